@@ -23,6 +23,7 @@ from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY, AckGroupingTracker
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
+from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLetterRouter
 from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
@@ -87,8 +88,6 @@ class PartitionConsumer(Handler):
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
         self._on_active_change = on_active_change
-        # Called with the entries to be redelivered, and why, when there are interceptors.
-        self.on_redelivery = on_redelivery
         # True while it is in the ring of its `MultiTopicsConsumer`, and while a seek is in progress.
         self.queued = self.is_seeking = False
         self._create_topic = create_topic
@@ -104,19 +103,30 @@ class PartitionConsumer(Handler):
             inclusive=config.start_message_id_inclusive,
             is_durable=self._durable,
         )
+        self._context = context = self._context_for_helpers()
         policy = config.dead_letter_policy
-        self.dead_letter_router = DeadLetterRouter(self, policy) if policy is not None else None
+        self.dead_letter_router = (
+            DeadLetterRouter(context, policy, client, self.redeliver) if policy is not None else None
+        )
         self.chunks = assembly_of(config)
-        self.acks = AckGroupingTracker(self, config, self.chunks, self.dead_letter_router)
+        self.acks = AckGroupingTracker(
+            context,
+            self.chunks,
+            self.dead_letter_router,
+            redeliver=self.redeliver,
+            on_redelivery=on_redelivery,
+            batch_size_of=lambda key: self.core.size_of(key),
+            next_request_id=client.next_request_id,
+        )
         self.decoder = EntryDecoder(
-            self,
+            context,
             schema,
             self.chunks,
-            ChunkAssembler(self, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded),
+            ChunkAssembler(context, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded),
             self.acks,
             self.dead_letter_router,
             self.stats,
-            on_key_fetched=lambda: self.core.on_key_fetched(),
+            on_key_fetched=self._key_fetched,
         )
         by_entry = config.consumer_type in BY_ENTRY
         self.core = ConsumerCore(
@@ -131,12 +141,34 @@ class PartitionConsumer(Handler):
             rewinds=not by_entry and topic.is_persistent,
             arriving=arriving,
         )
-        self._redeliver_all = RedeliverAll(self, self.core)
+        self._redeliver_all = RedeliverAll(
+            context,
+            self.core,
+            ask_last=self.ask_last,
+            is_active=lambda: self.is_active,
+            write_outgoing=self.write_outgoing,
+            look_again=self.look_again,
+        )
         self._unacked = self.acks.unacked
+
+    def _context_for_helpers(self) -> ConsumerContext:
+        return ConsumerContext(
+            self.topic,
+            self.config,
+            self.consumer_id,
+            self.name,
+            self.engine,
+            self.lock,
+            connection=lambda: self.connection,
+            is_alive=lambda: self.is_alive,
+            check_usable=self.check_usable,
+            call_later=self.call_later,
+            note=self.note,
+        )
 
     def describe(self) -> str:
         """Return a short name for logs."""
-        return f"Consumer {self.name} of {self.topic} ({self.config.subscription_name})"
+        return self._context.describe()
 
     def write_outgoing(self) -> None:
         """Write the commands of the core. Called under the lock."""
@@ -218,7 +250,7 @@ class PartitionConsumer(Handler):
     def gave_up(self, error: PulsarException) -> None:
         """Wake those who wait for messages: they receive the error."""
         self.state = State.FAILED
-        self.acks.stop()
+        self.acks.stop(self.failure)
         self.leave()
         self._on_arrival(self)
 
@@ -382,11 +414,19 @@ class PartitionConsumer(Handler):
         with self.lock:
             self.core.drop_queued()
 
-    def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
-        """Drop queued messages of entries that are redelivered as a whole. Thread-safe."""
+    def before_abort(self, acked: Collection[EntryKey]) -> None:
+        """Before a transaction's abort, drop queued messages of the entries that will be redelivered as a whole.
+        Thread-safe.
+        """
+        if self.config.consumer_type in BY_ENTRY:
+            with self.lock:
+                self.core.drop_messages_of(acked)
+                self.write_outgoing()
+
+    def _key_fetched(self) -> None:
         with self.lock:
-            self.core.drop_messages_of(entries)
-            self.write_outgoing()
+            self.core.on_key_fetched()
+        self._on_arrival(self)
 
     # --- queue state (thread-safe) ----------------------------------------------------------------------------------
 
@@ -473,10 +513,6 @@ class PartitionConsumer(Handler):
         if self.core.permits.on_demand and not self.core.rewinds:
             self.engine.call(self._on_arrival, self)
 
-    def size_of(self, key: EntryKey) -> int:
-        """Return the batch size if the entry is the one being dequeued, else 0. Called under the lock."""
-        return self.core.size_of(key)
-
     def check_usable(self) -> None:
         """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
@@ -502,7 +538,7 @@ class PartitionConsumer(Handler):
             self.note("acks_failed", self.acks.unsent())
         self.state = State.CLOSED
         self.decoder.stop()
-        self.acks.stop()
+        self.acks.stop(self.failure)
         if self.dead_letter_router is not None:
             self.dead_letter_router.abandon()
         with self.lock:

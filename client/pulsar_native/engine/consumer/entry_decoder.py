@@ -40,12 +40,12 @@ _MAX_MESSAGE_SIZE = 1 << 23
 class EntryDecoder:
     """Decoder of the deliveries of a partition's consumer: its `protocol.consumer.Decoding`.
 
-    `on_key_fetched` is called under the lock when a private key was read.
+    `on_key_fetched` is called on the loop when a private key was read, or is known to be missing.
     """
 
     def __init__(
         self,
-        consumer: ConsumerContext,
+        context: ConsumerContext,
         schema: Any,
         chunks: ChunkAssembly,
         chunk_assembler: ChunkAssembler,
@@ -54,7 +54,7 @@ class EntryDecoder:
         recorder: ConsumerRecorder | None,
         on_key_fetched: Callable[[], None],
     ) -> None:
-        self._consumer = consumer
+        self._context = context
         self._schema = schema
         self._chunks = chunks
         self._chunk_assembler = chunk_assembler
@@ -62,7 +62,7 @@ class EntryDecoder:
         self._dead_letter_router = dead_letter_router
         self._recorder = recorder
         self._on_key_fetched = on_key_fetched
-        config = consumer.config
+        config = context.config
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self.discards_undecryptable = config.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
         self._key_task: asyncio.Task[None] | None = None
@@ -82,14 +82,14 @@ class EntryDecoder:
 
         Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
         """
-        consumer = self._consumer
-        connection = consumer.connection
+        topic = self._context.topic
+        connection = self._context.connection()
         missing = self._acks.group.open_here((delivery.ledger_id, delivery.entry_id))
         decoded = decode(
             delivery,
             together=self._chunk_assembler.assemble,
-            topic=consumer.topic.full,
-            partition=consumer.topic.partition,
+            topic=topic.full,
+            partition=topic.partition,
             schema=self._schema,
             start=start,
             missing=missing,
@@ -135,18 +135,17 @@ class EntryDecoder:
 
     def fetch_key(self, wanted: KeyWanted) -> None:
         """Have a private key read in another thread; deliveries wait in order meanwhile."""
-        self._consumer.engine.call(self._begin_fetch, wanted)
+        self._context.engine.call(self._begin_fetch, wanted)
 
     def _begin_fetch(self, wanted: KeyWanted) -> None:
-        if self._consumer.is_alive:
-            self._key_task = self._consumer.engine.spawn(self._fetch(wanted))
+        if self._context.is_alive():
+            self._key_task = self._context.engine.spawn(self._fetch(wanted))
 
     async def _fetch(self, wanted: KeyWanted) -> None:
         fetched = await asyncio.to_thread(self._decryptor.fetch, wanted)
-        with self._consumer.lock:
+        with self._context.lock:
             self._decryptor.learn(fetched)
-            self._on_key_fetched()
-        self._consumer.look_again()
+        self._on_key_fetched()
 
     def stop(self) -> None:
         """Wait for no private key any more."""
@@ -159,8 +158,7 @@ class EntryDecoder:
         """Handle an undecodable delivery: discard it, or leave it unacknowledged until its time-out. Return its
         permits.
         """
-        consumer = self._consumer
-        consumer.note("receive_failed")
+        self._context.note("receive_failed", 1)
         if isinstance(error, Corrupt):
             if error.reason == pb.CommandAck.ValidationError.DecryptionError:
                 self.undecrypted_count += 1
@@ -168,20 +166,21 @@ class EntryDecoder:
             return error.permits
         key = (delivery.ledger_id, delivery.entry_id)
         self.undecrypted_count += 1
-        _log.error("%s: entry %d:%d is not delivered: %s", consumer.describe(), *key, error)
+        _log.error("%s: entry %d:%d is not delivered: %s", self._context.describe(), *key, error)
         self._acks.watch(key)
         return expected_permits(error.permits, delivery)
 
     def _discard(self, delivery: Delivery, error: Corrupt) -> None:
-        consumer = self._consumer
+        context = self._context
         key = (delivery.ledger_id, delivery.entry_id)
-        place = MessageId(consumer.topic.partition, *key, -1, topic=consumer.topic.full)
+        place = MessageId(context.topic.partition, *key, -1, topic=context.topic.full)
         self.discarded.append(place)
         self.discarded_count += 1
-        _log.error("%s: discarding entry %s, which cannot be read: %s", consumer.describe(), place, error)
-        if consumer.connection is not None:
+        _log.error("%s: discarding entry %s, which cannot be read: %s", context.describe(), place, error)
+        connection = context.connection()
+        if connection is not None:
             # A chunked message that cannot be decoded as a whole is discarded as a whole.
             items: list[commands.AckItem] = [(*each, None) for each in self._chunks.pop_entries(key) or (key,)]
-            consumer.connection.write(
-                [commands.ack(consumer.consumer_id, items, cumulative=False, validation_error=error.reason)]
+            connection.write(
+                [commands.ack(context.consumer_id, items, cumulative=False, validation_error=error.reason)]
             )
