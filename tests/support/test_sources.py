@@ -35,7 +35,7 @@ WITHOUT_TEST_FILE = frozenset(
         "engine/consumer/arrow_receiver.py",
         "engine/consumer/chunk_assembler.py",
         "engine/consumer/close.py",
-        "engine/consumer/entry_decoder.py",
+        "engine/consumer/undecodable.py",
         "engine/consumer/multi_topics_consumer.py",
         "engine/consumer/redeliver_all.py",
         "engine/consumer/seek.py",

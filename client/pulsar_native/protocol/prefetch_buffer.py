@@ -17,29 +17,25 @@ from pulsar_native.protocol.entry_decoder import Decoded
 class PrefetchBuffer:
     """Prefetch buffer of one consumer. The methods are called under its lock."""
 
-    __slots__ = ("_counted", "_of", "_stop", "messages")
+    __slots__ = ("_of", "_stop", "messages", "uncounted")
 
     def __init__(self) -> None:
         # Never replaced: the APIs hold its `popleft`.
         self.messages: deque[Message] = deque()
-        # State at the last count: number of messages, their entry, and the index behind the last of them.
-        self._counted = 0
+        # Number of messages that were added and not counted as dequeued; their entry, and the index behind the last.
+        self.uncounted = 0
         self._of: Decoded | None = None
         self._stop = 0
 
-    def __bool__(self) -> bool:
-        """True if anything was added that is not counted as dequeued."""
-        return self._counted > 0
-
     def fill(self, decoded: Decoded, first: int, stop: int) -> None:
         """Add messages of a batch, from one index up to another; earlier ones must be dequeued and counted."""
-        self._of, self._stop, self._counted = decoded, stop, stop - first
+        self._of, self._stop, self.uncounted = decoded, stop, stop - first
         self.messages.extend(decoded.messages_between(first, stop))
 
     def taken(self) -> tuple[int, Message | None]:
         """Return how many messages were dequeued since the last count, and the last of them."""
         left = len(self.messages)
-        taken, self._counted = self._counted - left, left
+        taken, self.uncounted = self.uncounted - left, left
         message = None
         if taken and self._of is not None:
             last = self._stop - left - 1
@@ -57,5 +53,5 @@ class PrefetchBuffer:
         except IndexError:
             # Order of events: concurrent pops were from the left, so the reclaimed messages are the end.
             self._stop -= len(back)
-            self._counted -= len(back)
+            self.uncounted -= len(back)
             return back

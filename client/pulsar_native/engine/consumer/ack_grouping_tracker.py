@@ -172,6 +172,11 @@ class AckGroupingTracker:
         """Number of messages acknowledged to the broker."""
         return self._group.taken
 
+    @property
+    def entries(self) -> AckGroup:
+        """Acknowledgements not sent yet, but for those on the fast path; always the same object. Under the lock."""
+        return self._group
+
     def unsent(self) -> int:
         """Return the number of acknowledgements not sent yet. Acquires the lock."""
         with self._lock:
@@ -184,7 +189,7 @@ class AckGroupingTracker:
 
     def catch_up(self) -> None:
         """Gather the fast path, and send the group when it is full. Called under the lock."""
-        if self.fast_path and len(self.group) >= self._group_size:
+        if len(self.group) >= self._group_size:
             self.send()
 
     def _gather_fast_path(self) -> None:

@@ -25,8 +25,8 @@ from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLetterRouter
-from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
+from pulsar_native.engine.consumer.undecodable import UndecodableEntries
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
@@ -40,6 +40,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import Arriving, ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
+from pulsar_native.protocol.entry_decoder import EntryDecoder
 from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -47,6 +48,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
 _log = logging.getLogger("pulsar_native.consumer")
+
+# Assumed without a connection, in bytes.
+_MAX_MESSAGE_SIZE = 1 << 23
 
 
 class ConsumerClient(DeadLetterClient, Protocol):
@@ -118,22 +122,26 @@ class PartitionConsumer(Handler):
             batch_size_of=lambda key: self.core.size_of(key),
             next_request_id=client.next_request_id,
         )
-        self.decoder = EntryDecoder(
-            context,
+        self.undecodable = UndecodableEntries(context, self.chunks, self.acks.watch, self._key_fetched)
+        chunk_assembler = ChunkAssembler(context, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded)
+        decoder = EntryDecoder(
+            topic.full,
+            topic.partition,
             schema,
-            self.chunks,
-            ChunkAssembler(context, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded),
-            self.acks,
-            self.dead_letter_router,
-            self.stats,
-            on_key_fetched=self._key_fetched,
+            acks=self.acks,
+            together=chunk_assembler.assemble,
+            decryptor=self.undecodable.decryptor,
+            undecodable=self.undecodable,
+            dead_letters=self.dead_letter_router,
+            recorder=self.stats,
+            max_message_size=self._max_message_size,
         )
         by_entry = config.consumer_type in BY_ENTRY
         self.core = ConsumerCore(
             self.consumer_id,
             queue_size,
             self.position,
-            self.decoder,
+            decoder,
             scaled_within=client.memory if config.auto_scaled_receiver_queue_size_enabled else None,
             redelivers_entries=by_entry and topic.is_persistent,
             # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
@@ -331,7 +339,7 @@ class PartitionConsumer(Handler):
             return None
         if entry_slice.entry.decryption_failed:
             # Not possible as columns; the range reader detects by this that the range is incomplete.
-            self.decoder.undecrypted_count += 1
+            self.undecodable.undecrypted_count += 1
         return entry_slice.part
 
     def dequeue_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
@@ -422,6 +430,10 @@ class PartitionConsumer(Handler):
             with self.lock:
                 self.core.drop_messages_of(acked)
                 self.write_outgoing()
+
+    def _max_message_size(self) -> int:
+        connection = self.connection
+        return _MAX_MESSAGE_SIZE if connection is None else connection.max_message_size
 
     def _key_fetched(self) -> None:
         with self.lock:
@@ -526,7 +538,9 @@ class PartitionConsumer(Handler):
         but `abandon`. Thread-safe.
         """
         with self.lock:
-            needs_loop = self.dead_letter_router is not None or self.decoder.is_fetching_key or self.acks.has_receipts
+            needs_loop = (
+                self.dead_letter_router is not None or self.undecodable.is_fetching_key or self.acks.has_receipts
+            )
             if self.state is not State.READY or self.connection is not connection or needs_loop:
                 return False
             self.state = State.CLOSING
@@ -537,7 +551,7 @@ class PartitionConsumer(Handler):
         if self.state is not State.CLOSED:
             self.note("acks_failed", self.acks.unsent())
         self.state = State.CLOSED
-        self.decoder.stop()
+        self.undecodable.stop()
         self.acks.stop(self.failure)
         if self.dead_letter_router is not None:
             self.dead_letter_router.abandon()

@@ -159,7 +159,7 @@ async def test_damaged_entry_acked_with_validation_error(
     assert seen.command.ack.validation_error == pb.CommandAck.ChecksumMismatch
     assert places(seen.command.ack) == [(1, 5)] and seen.command.ack.ack_type == pb.CommandAck.Individual
     await until(lambda: sum(permits(fake)) == 4)
-    assert list(consumer.children[0].decoder.discarded) == [MessageId(-1, 1, 5, -1)]
+    assert list(consumer.children[0].undecodable.discarded) == [MessageId(-1, 1, 5, -1)]
 
 
 # --- late copies ------------------------------------------------------------------------------------------------
