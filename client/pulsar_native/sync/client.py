@@ -566,8 +566,9 @@ class Client(NotPicklable):
     def _release(self) -> None:
         if self._log_target is not None:
             self._log_target()
+        # Also without a core: a subscription that failed before it was created may have started them.
+        self._listeners.stop()
         if self._finalizer is not None and self._finalizer.detach() is not None:
-            self._listeners.stop()
             thread = release_thread_engine(self._generation)
             if thread is not None and thread is not threading.current_thread():
                 thread.join(_JOIN_SECONDS)
