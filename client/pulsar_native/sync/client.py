@@ -413,9 +413,9 @@ class Client(NotPicklable):
         self,
         topic: str,
         subscription_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         **options: Unpack[TableViewOptions],
-    ) -> TableView:
+    ) -> TableView[S]:
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
         Blocks until the table has everything published so far; thread-safe. Partitions added later are included. The
@@ -439,7 +439,7 @@ class Client(NotPicklable):
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run(core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema)))
-        view = TableView(self, inner, decoder, self._listeners, subscription_name)
+        view: TableView[S] = TableView(self, inner, decoder, self._listeners, subscription_name)
         view._start()
         return view
 
