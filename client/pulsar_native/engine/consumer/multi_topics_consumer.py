@@ -487,9 +487,12 @@ class MultiTopicsConsumer:
         await gather_settled(unsubscribe(child, force=force) for child in self.children)
         self.ended()
 
-    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
-        """Close every partition's consumer, within `timeout` seconds, else the operation time-out."""
-        reports = await self.subscriptions.close(timeout)
+    async def close(self, timeout: float | None = None, *, counted: bool = False) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer, within `timeout` seconds, else the operation time-out.
+
+        With a time limit, or with `counted`, the broker is asked for its counts of what is unacknowledged.
+        """
+        reports = await self.subscriptions.close(timeout, counted=counted or timeout is not None)
         self.ended()
         return tuple(reports)
 
@@ -502,7 +505,7 @@ class MultiTopicsConsumer:
         takes_loop = type(self) is not MultiTopicsConsumer or self.subscriptions.has_tasks or self.pattern is not None
         if takes_loop or len(children) != 1:
             return None
-        report = close_inline(children[0], timeout, self.ended)
+        report = close_inline(children[0], timeout, self.ended, counted=timeout is not None)
         if report is None:
             return None
         self.subscriptions.has_ended = True

@@ -331,12 +331,15 @@ class TopicSubscriptions:
         for task in self._tasks:
             task.cancel()
 
-    async def close(self, timeout: float | None = None) -> list[ConsumerClose]:
-        """Close every partition's consumer, within `timeout` seconds, else the operation time-out."""
+    async def close(self, timeout: float | None = None, *, counted: bool = False) -> list[ConsumerClose]:
+        """Close every partition's consumer, within `timeout` seconds, else the operation time-out.
+
+        With `counted` the broker is asked for its counts.
+        """
         self.stop_tasks()
         # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
         self.has_ended = True
-        return await gather(close(child, timeout) for child in self.children)
+        return await gather(close(child, timeout, counted=counted) for child in self.children)
 
 
 def _check_start(config: ConsumerConfig, names: list[TopicName]) -> None:
