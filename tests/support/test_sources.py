@@ -36,7 +36,6 @@ WITHOUT_TEST_FILE = frozenset(
         "engine/consumer/close.py",
         "engine/consumer/multi_topics_consumer.py",
         "engine/consumer/seek.py",
-        "engine/consumer/topic_subscriptions.py",
     }
 )
 
