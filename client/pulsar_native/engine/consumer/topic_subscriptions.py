@@ -94,6 +94,8 @@ class TopicSubscriptions:
         self._is_paused = False
         # True during a strict pause.
         self.is_held = False
+        # True if an API dequeues from the prefetch buffers.
+        self.prefetches = False
         self._tasks: list[asyncio.Task[None]] = []
         # One decoder per topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
@@ -178,9 +180,9 @@ class TopicSubscriptions:
     def _put_in(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         self._by_topic.update((child.topic.full, child) for child in added)
         self._offer_fast_acks(added)
-        for child in self.children:
-            # From now on the consumers are dequeued in turns.
-            child.disable_prefetch()
+        if self.prefetches:
+            for child in added:
+                child.enable_prefetch()
         self.children = [*self.children, *added]
         if self._is_paused:
             # The pause may have begun after they were created.
