@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    T = TypeVar("T", default=Any)
     T_co = TypeVar("T_co", covariant=True, default=Any)
     T_contra = TypeVar("T_contra", contravariant=True, default=Any)
     S = TypeVar("S", default=bytes)
 else:
     from typing import TypeVar
 
-    # Values received, by Message, Consumer and Reader.
+    # Values of the messages of a push consumer's topics.
+    T = TypeVar("T")
+    # Values received, by Message, Consumer, Reader and TableView.
     T_co = TypeVar("T_co", covariant=True)
     # Values sent, by Producer.
     T_contra = TypeVar("T_contra", contravariant=True)

@@ -484,4 +484,5 @@ def test_without_interceptors_nothing_of_them_is_there(client: Any, topic: NewTo
     for live in (client.create_producer(name), client.subscribe(name, "sub")):
         inner = (live if api.name == "blocking" else live.target)._inner
         assert type(inner).__name__ in ("TopicProducer", "MultiTopicsConsumer")
-        assert all(getattr(child, "on_redelivery", None) is None for child in inner.children)
+        trackers = [child.acks for child in inner.children if hasattr(child, "acks")]
+        assert all(tracker._on_redelivery is None for tracker in trackers)

@@ -12,7 +12,6 @@ from pulsar_native.protocol.consumer import ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
-from pulsar_native.protocol.permits import expected_permits
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 from pulsar_native.wire.frames import FrameDecoder
@@ -52,7 +51,7 @@ class PlainDecoding:
 
     def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
         self.undecodable.append((delivery.ledger_id, delivery.entry_id))
-        return expected_permits(error.permits, delivery)
+        return delivery.cost(error.permits)
 
     def admit(self, decoded: Decoded) -> int:
         if decoded.entry.key in self.redirected:

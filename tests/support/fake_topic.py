@@ -40,12 +40,21 @@ class FakeTopic:
 
     def publish(self, payload: bytes, **metadata: Any) -> None:
         """Add a message; it is delivered at once to a consumer that has given permits."""
+        self.publish_entry(single_entry(payload, **metadata))
+
+    def publish_entry(self, entry: bytes, *, later: bool = False) -> None:
+        """Add an entry; with `later` it is delivered by `deliver`, though it is the topic's last from now on."""
         with self._lock:
-            entry = single_entry(payload, **metadata)
             self._entries.append(entry)
+        if not later:
+            self.deliver(len(self._entries) - 1)
+
+    def deliver(self, number: int) -> None:
+        """Deliver an entry to a consumer that has given permits."""
+        with self._lock:
             if self._consumer is not None:
                 peer, consumer_id = self._consumer
-                peer.send(delivery(consumer_id, entry, len(self._entries) - 1))
+                peer.send(delivery(consumer_id, self._entries[number], number))
 
     def acknowledged(self, count: int) -> list[int]:
         """Wait for the acknowledgements of so many entries and return their numbers, in order of arrival."""

@@ -33,13 +33,9 @@ WITHOUT_TEST_FILE = frozenset(
         "engine/consumer/ack_grouping_tracker.py",
         "engine/consumer/arrow_range_reader.py",
         "engine/consumer/arrow_receiver.py",
-        "engine/consumer/chunk_assembler.py",
         "engine/consumer/close.py",
-        "engine/consumer/entry_decoder.py",
         "engine/consumer/multi_topics_consumer.py",
-        "engine/consumer/redeliver_all.py",
         "engine/consumer/seek.py",
-        "engine/consumer/topic_subscriptions.py",
     }
 )
 

@@ -403,9 +403,9 @@ class Client(NotPicklable):
         self,
         topic: str,
         subscription_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         **options: Unpack[TableViewOptions],
-    ) -> TableView:
+    ) -> TableView[S]:
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
         Waits until the table has everything published so far. Partitions added later are included. The compacted topic
@@ -427,7 +427,8 @@ class Client(NotPicklable):
         used_schema = _validation.checked_schema(schema)
         decoder = VersionedDecoder(used_schema)
         inner = await self._started().subscribe([topic], consumer_config, decoder, wire_schema(used_schema))
-        view = self._kept_by(TableView(inner, decoder, subscription_name))
+        view: TableView[S] = TableView(inner, decoder, subscription_name)
+        self._kept_by(view)
         await view._start()
         return view
 

@@ -168,7 +168,7 @@ class Receiving(Closeable, Generic[T_co]):
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the ids of damaged entries that were discarded, at most the last 1,000 of each partition."""
-        return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
+        return [message_id for child in self._inner.children for message_id in list(child.undecodable.discarded)]
 
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and close. Idempotent.

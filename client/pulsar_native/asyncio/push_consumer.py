@@ -7,9 +7,10 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from pulsar_native._not_picklable import NotPicklable
+from pulsar_native._type_vars import T
 from pulsar_native.asyncio.client import Client
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import InvalidConfiguration
@@ -32,15 +33,15 @@ from pulsar_native.push.core import PushConsumerCore, ServiceState
 from pulsar_native.schema import BytesSchema, Schema
 
 MessageListenerConcurrently = Callable[
-    [list[Message], ConsumeConcurrentlyContext],
+    [list[Message[T]], ConsumeConcurrentlyContext],
     Awaitable[ConsumeConcurrentlyStatus | None] | ConsumeConcurrentlyStatus | None,
 ]
 MessageListenerOrderly = Callable[
-    [list[Message], ConsumeOrderlyContext], Awaitable[ConsumeOrderlyStatus | None] | ConsumeOrderlyStatus | None
+    [list[Message[T]], ConsumeOrderlyContext], Awaitable[ConsumeOrderlyStatus | None] | ConsumeOrderlyStatus | None
 ]
 
 
-class PushConsumer(NotPicklable):
+class PushConsumer(NotPicklable, Generic[T]):
     """Push consumer of a consumer group, after RocketMQ's DefaultMQPushConsumer. Belongs to the client's loop.
 
     It pulls batches and passes them to a message listener, a coroutine function; `consume_thread_max` of the
@@ -78,7 +79,7 @@ class PushConsumer(NotPicklable):
         """State of the push consumer."""
         return self._core.state
 
-    def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[Any] | None = None) -> None:
+    def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[T] | None = None) -> None:
         """Add a topic, or replace its expression; takes effect at `start`.
 
         Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression.
@@ -98,7 +99,10 @@ class PushConsumer(NotPicklable):
         self._core.unsubscribe(topic)
 
     def register_message_listener(
-        self, concurrently: MessageListenerConcurrently | None = None, *, orderly: MessageListenerOrderly | None = None
+        self,
+        concurrently: MessageListenerConcurrently[T] | None = None,
+        *,
+        orderly: MessageListenerOrderly[T] | None = None,
     ) -> None:
         """Set the message listener: a concurrent or an orderly one.
 
@@ -113,7 +117,7 @@ class PushConsumer(NotPicklable):
         self._core.register(orderly=in_order)
         self._handler = handler
 
-    def register_filter_message_hook(self, hook: Callable[[Message], bool]) -> None:
+    def register_filter_message_hook(self, hook: Callable[[Message[T]], bool]) -> None:
         """Add a filter, called on the loop; it must not block. Raises `NotAllowedError` after the start.
 
         :param hook: function of a message; those it returns False for are acknowledged without calling the listener.

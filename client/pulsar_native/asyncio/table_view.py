@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
+from pulsar_native._type_vars import T_co
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Receiving
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
@@ -56,8 +56,10 @@ class _Intake:
         return True
 
 
-class TableView(Closeable, TableMapping):
+class TableView(Closeable, TableMapping[T_co]):
     """Table view of a topic: read-only mapping of keys to their newest values, updated while it is open.
+
+    Generic in the type of the values, which is the schema's.
 
     Created by `Client.create_table_view`. Belongs to the client's loop; reading it needs no `await` and does no I/O.
     (PIP-87.)
@@ -132,11 +134,3 @@ class TableView(Closeable, TableMapping):
         :param timeout: limit in seconds. Default None: the operation time-out.
         """
         return await self._receiving.close(timeout)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the newest value of a key.
-
-        :param key: the key.
-        :param default: result for a key that is not in the table. Default None.
-        """
-        return self._table.values.get(key, default)

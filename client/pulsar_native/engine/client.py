@@ -332,7 +332,7 @@ class ClientCore:
         )
         consumer.activity = activity
         if pattern is not None:
-            consumer.pattern = PatternTopicsWatcher(self, consumer, pattern, changed)
+            consumer.pattern = PatternTopicsWatcher(self, consumer.subscriptions, pattern, changed)
         try:
             await consumer.open(broker)
         except IncompatibleSchema as error:

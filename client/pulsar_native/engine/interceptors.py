@@ -7,6 +7,7 @@ capacity. `on_send_acknowledgement` runs with its receipt or failure.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsClient, MultiTopicsConsumer
+from pulsar_native.engine.consumer.topic_subscriptions import SubscriptionEvents
 from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer, TopicProducerClient
@@ -162,6 +164,22 @@ class InterceptedConsumer(MultiTopicsConsumer):
             # Decoding of deliveries before the API had its consumer object was deferred until now.
             chain.on_bound = lambda: client.engine.call(self._open_all_arrived)
 
+    def _events(self) -> SubscriptionEvents:
+        chain = self._hears
+        return dataclasses.replace(
+            super()._events(),
+            arriving=chain.arriving if chain.sees_arrival else None,
+            on_redelivery=self._asked_again,
+            on_partitions_change=lambda topic, count: chain.notify_plain("on_partitions_change", topic.full, count),
+            # Interceptors are notified of each message.
+            allows_fast_acks=False,
+        )
+
+    def _asked_again(self, topic: TopicName, method: str, entries: list[EntryKey]) -> None:
+        self._hears.said(
+            method, {MessageId(topic.partition, ledger, entry, -1, topic=topic.full) for ledger, entry in entries}
+        )
+
     def _open_all_arrived(self) -> None:
         for child in self.children:
             self._arrived(child)
@@ -170,18 +188,6 @@ class InterceptedConsumer(MultiTopicsConsumer):
         if self._hears.sees_arrival and self._hears.is_bound:
             child.open_arrived()
         super()._arrived(child)
-
-    def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
-        child = super()._child(name, count, config)
-
-        def asked_again(method: str, entries: list[EntryKey]) -> None:
-            ids = {MessageId(name.partition, ledger, entry, -1, topic=name.full) for ledger, entry in entries}
-            self._hears.said(method, ids)
-
-        child.on_redelivery = asked_again
-        if self._hears.sees_arrival:
-            child.show_arrivals(self._hears.arriving)
-        return child
 
     def _say(
         self, method: str, ids: Iterable[MessageId], act: Callable[[Done | None], None], done: Done | None
@@ -204,9 +210,6 @@ class InterceptedConsumer(MultiTopicsConsumer):
             raise
         if done is None:
             notifying(None)
-
-    def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
-        """Offer none: interceptors are notified of each message."""
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Acknowledge one received message; `done` waits for the receipt."""
@@ -239,13 +242,6 @@ class InterceptedConsumer(MultiTopicsConsumer):
             notifying(error)
             raise
         notifying(None)
-
-    async def update_partitions(self, topic: TopicName) -> None:
-        """Join new partitions and notify the interceptors."""
-        before = self.topics[topic]
-        await super().update_partitions(topic)
-        if self.topics.get(topic, before) != before:
-            self._hears.notify_plain("on_partitions_change", topic.full, self.topics[topic])
 
     def ended(self) -> None:
         """Release everything, and notify the interceptors."""

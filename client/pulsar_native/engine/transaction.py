@@ -16,7 +16,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_native.config import ConsumerConfig
@@ -74,7 +74,6 @@ class TransactionAcks(Protocol):
         self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem], messages: int
     ) -> None: ...
     async def answered(self, connection: Connection, request_id: int, frame: bytes) -> bool: ...
-    def before_abort(self, acked: Mapping[EntryKey, int]) -> None: ...
     def transaction_ended(self, acked: Mapping[EntryKey, int], *, committed: bool) -> None: ...
 
 
@@ -87,6 +86,7 @@ class TransactionConsumer(Protocol):
 
     @property
     def acks(self) -> TransactionAcks: ...
+    def before_abort(self, acked: Collection[EntryKey]) -> None: ...
     async def ready(self, timeout: float) -> Connection: ...
 
 
@@ -380,7 +380,7 @@ class TransactionWork:
 
     def _make_way(self) -> None:
         for consumer in self._consumers:
-            consumer.acks.before_abort(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
+            consumer.before_abort(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
 
     def _ended(self, error: PulsarException | None) -> None:
         """Remove the transaction from its producers and consumers."""

@@ -27,7 +27,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, ReceivedEntry, StartFilter, Undecryptable
-from pulsar_native.protocol.permits import AutoScaledPermits, Permits, ReceiverMemory, expected_permits, permits_of
+from pulsar_native.protocol.permits import AutoScaledPermits, Permits, ReceiverMemory
 from pulsar_native.protocol.prefetch_buffer import PrefetchBuffer
 from pulsar_native.protocol.unacked_tracker import in_blocks
 from pulsar_native.wire import commands
@@ -89,6 +89,7 @@ class ConsumerCore:
         scaled_within: ReceiverMemory | None = None,
         redelivers_entries: bool = False,
         rewinds: bool = False,
+        arriving: Arriving | None = None,
     ) -> None:
         self._consumer_id = consumer_id
         self._position = position
@@ -122,8 +123,8 @@ class ConsumerCore:
         self.newest: pb.MessageIdData | None = None
         self.is_held = False
         self._handed_back: set[EntryKey] = set()
-        # Shows arriving messages to interceptors.
-        self._arriving: Arriving | None = None
+        # Shows messages to interceptors, from `open_arrived` or dequeuing.
+        self._arriving = arriving
         self._awaits_key = False
 
     def _grant(self, number: int) -> None:
@@ -138,7 +139,7 @@ class ConsumerCore:
 
     def return_outdated(self, message: pb.CommandMessage, payload: bytes) -> None:
         """Return the permits of an outdated delivery."""
-        self.permits.count(permits_of(Delivery(message, payload, self.attachment)))
+        self.permits.count(Delivery(message, payload, self.attachment).undecoded_cost())
 
     def append(self, message: pb.CommandMessage, payload: bytes) -> None:
         """Queue a delivery undecoded. On the loop, without the lock: one atomic step."""
@@ -186,7 +187,7 @@ class ConsumerCore:
 
     def _dequeue_prefetching(self, prefetch: int) -> Message | None:
         """Return the next message of a consumer that prefetches: from the buffer, refilling it where possible."""
-        if self.prefetch:
+        if self.prefetch.uncounted:
             with contextlib.suppress(IndexError):
                 # Other threads may dequeue the last one concurrently.
                 return self.prefetch.messages.popleft()
@@ -203,14 +204,19 @@ class ConsumerCore:
             self._open_cut()
         message = self._messages.popleft()
         self._position.last_message = message
-        self.permits.count(1)
+        permits = self.permits
+        permits.to_return += 1
+        if permits.to_return >= permits.threshold:
+            permits.release()
         return message
 
     def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: int) -> Message:
         message = decoded.message_at(first)
         self._position.last_message = message
         permits = self.permits
-        permits.count(1)
+        permits.to_return += 1
+        if permits.to_return >= permits.threshold:
+            permits.release()
         stop = first + 1
         if prefetch:
             # As many as do not make permits due.
@@ -267,7 +273,7 @@ class ConsumerCore:
 
     def reclaim_prefetched(self) -> None:
         """Empty the prefetch buffer: its messages are queued again, as objects."""
-        if self.prefetch:
+        if self.prefetch.uncounted:
             back = self.prefetch.reclaim()
             self.count_dequeued()
             self._all_messages.extendleft(back)
@@ -313,6 +319,8 @@ class ConsumerCore:
         self._open_cut()
         self._all_messages.extendleft(reversed(messages))
         self.permits.to_return -= len(messages)
+        if messages:
+            self._position.put_back(messages[0])
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 
@@ -345,10 +353,6 @@ class ConsumerCore:
         if self._decoded is not None:
             messages = self._decoded.messages()
             self._messages.extend(messages if self._arriving is None else self._arriving(messages))
-
-    def show_arrivals(self, arriving: Arriving) -> None:
-        """Pass all messages to `arriving`, from `open_arrived` or dequeuing. Set before the first delivery."""
-        self._arriving = arriving
 
     def open_arrived(self) -> None:
         """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them."""
@@ -384,7 +388,7 @@ class ConsumerCore:
         decoding, position = self._decoding, self._position
         if decoding.is_acknowledged(key):
             position.last_decoded = key
-            self.permits.count(permits_of(delivery))
+            self.permits.count(delivery.undecoded_cost())
             return True
         try:
             decoded = decoding.decode(delivery, position.filter)
@@ -400,9 +404,10 @@ class ConsumerCore:
             # A chunk of a message that is not complete yet.
             self.permits.count(1)
             return True
-        expected = expected_permits(decoded.entry.parsed.num_messages, delivery)
         given = decoding.admit(decoded)
-        self.permits.count(max(0, expected - given))
+        unused = delivery.cost(decoded.entry.parsed.num_messages) - given
+        if unused > 0:
+            self.permits.count(unused)
         if given:
             self._decoded = decoded
             if self._scaled is not None:
@@ -459,7 +464,7 @@ class ConsumerCore:
                 self._handed_back.add(key)
                 back.append(key)
                 # A REDELIVER returns no permits: they wait until the pause ends.
-                self.permits.to_return += permits_of(delivery)
+                self.permits.to_return += delivery.undecoded_cost()
                 if self._scaled is not None:
                     self._scaled.on_removed(delivery)
             if latest_only:
@@ -486,7 +491,7 @@ class ConsumerCore:
 
         Where the cursor is moved, only `rewind` writes the request, and no permits are granted until `end_rewind`.
         """
-        returned = self.opened()[0] + sum(map(permits_of, self.all_deliveries))
+        returned = self.opened()[0] + sum(map(Delivery.undecoded_cost, self.all_deliveries))
         self.drop_queued()
         if self.rewinds:
             self.epoch += 1
@@ -571,7 +576,9 @@ class ConsumerCore:
         count, size = self.opened()
         # The loop may append meanwhile.
         waiting = list(self.all_deliveries)
-        return count + sum(map(permits_of, waiting)), size + sum(len(delivery.payload) for delivery in waiting)
+        return count + sum(map(Delivery.undecoded_cost, waiting)), size + sum(
+            len(delivery.payload) for delivery in waiting
+        )
 
     def size_of(self, key: EntryKey) -> int:
         """Return the batch size if the entry is the one being dequeued, else 0."""

@@ -43,6 +43,12 @@ class ConsumerPosition:
         """Record the end of what was dequeued other than as messages."""
         self.last_message, self._last_id = None, message_id
 
+    def put_back(self, first: Message) -> None:
+        """Record that messages from `first` on are queued again: a non-durable subscription continues with it."""
+        if not self.is_durable:
+            self.last_message = self._last_id = None
+            self._start, self._start_inclusive = first.message_id(), True
+
     def on_queue_dropped(self) -> None:
         """Record that the queue was dropped: everything behind the last dequeued message is redelivered."""
         last = self.last_dequeued_message_id

@@ -8,9 +8,9 @@ the asyncio API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from pulsar_native._message_fields import SingleFields, make_messages, make_uniform_messages
 from pulsar_native.crypto import EncryptionContext
@@ -18,9 +18,10 @@ from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.ack_grouping import bits_of
+from pulsar_native.protocol.ack_grouping import AckGroup, bits_of
 from pulsar_native.protocol.chunk_assembly import ChunkedMessage
-from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, context_of
+from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, KeyWanted, context_of
+from pulsar_native.protocol.unacked_tracker import UnackedMessageRedeliveryTracker
 from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire._impl import may_be_compacted, payload_bytes, split_batch
@@ -65,6 +66,17 @@ class Delivery:
         self.payload = payload
         # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
         self.attachment = attachment
+
+    def cost(self, count: int) -> int:
+        """Return how many permits it cost, with `count` messages: of a partly acknowledged batch only the open ones."""
+        return count if self.ack_words is None else bits_of(self.ack_words).bit_count()
+
+    def undecoded_cost(self) -> int:
+        """Return how many permits it cost, undecoded."""
+        try:
+            return self.cost(parse_entry(self.payload, verify=False).num_messages)
+        except PulsarException:
+            return 1
 
 
 class ReceivedEntry:
@@ -429,3 +441,131 @@ def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
             for first, then in pairwise(columns)
         )
     return may_be_compacted(body, places)
+
+
+class EntryAcks(Protocol):
+    """Acknowledgements of a consumer: those grouped, and those the application has appended without a lock."""
+
+    late: UnackedMessageRedeliveryTracker | None
+
+    @property
+    def entries(self) -> AckGroup: ...
+    @property
+    def fast_path(self) -> Sized: ...
+    def catch_up(self) -> None:
+        """Gather what was appended without a lock."""
+
+    def resend(self, key: EntryKey) -> None:
+        """Acknowledge again the part of a batch the broker seems not to have received."""
+
+
+class Undecodable(Protocol):
+    """Handler of the entries that cannot be decoded, or not yet."""
+
+    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
+        """Handle an undecodable delivery and return its permits."""
+
+    def fetch_key(self, wanted: KeyWanted) -> None:
+        """Have a private key read; deliveries wait until `ConsumerCore.on_key_fetched`."""
+
+
+class DeadLetters(Protocol):
+    """Router of entries to the dead-letter topic."""
+
+    def should_redirect(self, decoded: Decoded) -> bool:
+        """Return True if the entry exceeded `max_redeliver_count` and goes to the dead-letter topic instead."""
+
+
+class Received(Protocol):
+    """Statistics of received messages."""
+
+    def received(self, messages: int, size: int) -> None: ...
+
+
+class EntryDecoder:
+    """Decoder of one consumer's deliveries, with what is known of them: acknowledgements, dead letters, statistics.
+
+    Called under the consumer's lock: it is the `Decoding` of a `ConsumerCore`. The ack states of a batch at the broker
+    and here are compared here.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        schema: Any,
+        *,
+        acks: EntryAcks,
+        together: Together,
+        decryptor: Decryptor,
+        undecodable: Undecodable,
+        dead_letters: DeadLetters | None,
+        recorder: Received | None,
+        max_message_size: Callable[[], int],
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._schema = schema
+        self._acks = acks
+        self._group = acks.entries
+        self._fast_path = acks.fast_path
+        self._together = together
+        self._decryptor = decryptor
+        self._dead_letters = dead_letters
+        self._recorder = recorder
+        self._max_message_size = max_message_size
+        self.on_undecodable = undecodable.on_undecodable
+        self.fetch_key = undecodable.fetch_key
+
+    def is_acknowledged(self, key: EntryKey) -> bool:
+        """Return True if the entry was acknowledged here and must not be delivered."""
+        if self._fast_path:
+            self._acks.catch_up()
+        return self._group.covers(key)
+
+    def decode(self, delivery: Delivery, start: StartFilter) -> Decoded | None:
+        """Return the decoded delivery, None for a chunk of a message that is not complete yet.
+
+        Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
+        """
+        missing = self._group.open_here((delivery.ledger_id, delivery.entry_id))
+        decoded = decode(
+            delivery,
+            together=self._together,
+            topic=self._topic,
+            partition=self._partition,
+            schema=self._schema,
+            start=start,
+            missing=missing,
+            max_message_size=self._max_message_size(),
+            decryptor=self._decryptor,
+        )
+        if decoded is not None and decoded.entry.is_batch and (missing is not None or delivery.ack_words is not None):
+            self._compare_acks(delivery, decoded, missing)
+        return decoded
+
+    def _compare_acks(self, delivery: Delivery, decoded: Decoded, missing: int | None) -> None:
+        """Compare the ack states of a batch at the broker and here."""
+        key, size = decoded.entry.key, decoded.entry.batch_size
+        there = (1 << size) - 1 if delivery.ack_words is None else bits_of(delivery.ack_words)
+        self._group.add_entry(key, there, size)
+        if missing is not None and there & ~missing:
+            # An acknowledgement in transit when the connection was lost may not have arrived; the messages stay
+            # filtered out here, but the broker must receive it before another consumer gets them.
+            self._acks.resend(key)
+
+    def admit(self, decoded: Decoded) -> int:
+        """Return how many messages to deliver and count them; 0 where the entry goes to the dead-letter topic."""
+        late, router = self._acks.late, self._dead_letters
+        if late is not None:
+            late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
+        if router is not None and decoded.wanted > 0 and router.should_redirect(decoded):
+            return 0
+        if self._recorder is not None and decoded.wanted:
+            self._recorder.received(decoded.wanted, decoded.payload_bytes())
+        return decoded.wanted
+
+    def on_dropped(self, messages: int, size: int) -> None:
+        """Count decoded messages that are dropped, and their payload bytes."""
+        if self._recorder is not None:
+            self._recorder.received(-messages, -size)

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pulsar_native.exceptions import PulsarException
-from pulsar_native.protocol.ack_grouping import bits_of
 from pulsar_native.protocol.entry_decoder import Delivery
-from pulsar_native.wire.entry import parse_entry
 
 _NEVER = 1 << 62
 # Share of the memory limit from which auto-scaled queues shrink.
@@ -157,16 +154,3 @@ class AutoScaledPermits(Permits):
         """Remove an entry from the count: it was decoded or dropped."""
         self._memory.release_received(len(delivery.payload))
         self._passed_bytes += len(delivery.payload)
-
-
-def expected_permits(count: int, delivery: Delivery) -> int:
-    """Return how many permits a delivery cost: of a partly acknowledged batch only the open messages."""
-    return count if delivery.ack_words is None else bits_of(delivery.ack_words).bit_count()
-
-
-def permits_of(delivery: Delivery) -> int:
-    """Return how many permits an undecoded delivery cost."""
-    try:
-        return expected_permits(parse_entry(delivery.payload, verify=False).num_messages, delivery)
-    except PulsarException:
-        return 1

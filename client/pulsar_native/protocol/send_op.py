@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -251,3 +251,41 @@ class PendingQueue:
     def _uncount(self, op: SendOp) -> None:
         self.messages -= op.count
         self.bytes -= op.size
+
+
+FlushDone = Callable[[PulsarException | None], None]
+"""Callback of a flush, with the error of its last entry or None."""
+
+
+class FlushWaiters:
+    """Callbacks that wait for all receipts of earlier messages, each with the last entry it waits for; in order.
+
+    Called under the producer's lock, except where said.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[SendOp, FlushDone]] = deque()
+
+    def add(self, last: SendOp, done: FlushDone) -> None:
+        """Call `done` when an entry is completed."""
+        self.waiting.append((last, done))
+
+    def completed(self, op: SendOp, error: PulsarException | None) -> None:
+        """Call the callbacks that waited for an entry. Without the lock."""
+        while self.waiting and self.waiting[0][0] is op:
+            self.waiting.popleft()[1](error)
+
+    def without(self, gone: Collection[SendOp], queue: Iterable[SendOp]) -> list[FlushDone]:
+        """Move callbacks of removed entries to the entry before it; return those with nothing left to wait for."""
+        last_kept = None
+        stands_before: dict[SendOp, SendOp | None] = {}
+        for op in queue:
+            if op in gone:
+                stands_before[op] = last_kept
+            else:
+                last_kept = op
+        moved = [(stands_before.get(op, op), done) for op, done in self.waiting]
+        self.waiting = deque((op, done) for op, done in moved if op is not None)
+        return [done for op, done in moved if op is None]

@@ -413,9 +413,9 @@ class Client(NotPicklable):
         self,
         topic: str,
         subscription_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         **options: Unpack[TableViewOptions],
-    ) -> TableView:
+    ) -> TableView[S]:
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
         Blocks until the table has everything published so far; thread-safe. Partitions added later are included. The
@@ -439,7 +439,7 @@ class Client(NotPicklable):
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run(core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema)))
-        view = TableView(self, inner, decoder, self._listeners, subscription_name)
+        view: TableView[S] = TableView(self, inner, decoder, self._listeners, subscription_name)
         view._start()
         return view
 
@@ -566,8 +566,9 @@ class Client(NotPicklable):
     def _release(self) -> None:
         if self._log_target is not None:
             self._log_target()
+        # Also without a core: a subscription that failed before it was created may have started them.
+        self._listeners.stop()
         if self._finalizer is not None and self._finalizer.detach() is not None:
-            self._listeners.stop()
             thread = release_thread_engine(self._generation)
             if thread is not None and thread is not threading.current_thread():
                 thread.join(_JOIN_SECONDS)

@@ -21,6 +21,7 @@ from pulsar_native.engine.consumer.listener import ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
+    this_process,
 )
 from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import AckWait, Wait
@@ -58,6 +59,7 @@ class Receiving(Closeable, Generic[T_co]):
     ) -> None:
         super().__init__(client, inner.client.engine)
         self._threads = threads
+        self._process = this_process()
         self._inner = inner
         self._decoder = decoder
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
@@ -81,7 +83,7 @@ class Receiving(Closeable, Generic[T_co]):
         """Return the next message if none is prefetched; raise `refusal` if there is a listener."""
         if self._has_listener:
             raise InvalidConfiguration(refusal)
-        deadline = _validation.deadline(timeout_millis, time.monotonic())
+        deadline = None if timeout_millis is None else _validation.deadline(timeout_millis, time.monotonic())
         try:
             message = self._take(deadline)
         except PulsarException:
@@ -93,7 +95,8 @@ class Receiving(Closeable, Generic[T_co]):
 
     def _take(self, deadline: float | None) -> Message[T_co] | None:
         """Return the next message, None if there is none before the deadline (monotonic seconds)."""
-        check_generation(self._generation)
+        if self._process.is_over:
+            check_generation(self._generation)
         inner = self._inner
         # Earlier waiters have precedence.
         message = None if inner.has_waiters() else inner.dequeue()
@@ -252,7 +255,7 @@ class Receiving(Closeable, Generic[T_co]):
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the ids of damaged entries that were discarded, at most the last 1,000 of each partition."""
-        return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
+        return [message_id for child in self._inner.children for message_id in list(child.undecodable.discarded)]
 
     def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and close. Blocks; thread-safe; idempotent.

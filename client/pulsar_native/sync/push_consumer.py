@@ -7,9 +7,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from pulsar_native._not_picklable import NotPicklable
+from pulsar_native._type_vars import T
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.message import Message
@@ -31,14 +32,14 @@ from pulsar_native.push.core import PushConsumerCore, ServiceState
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.sync.client import Client
 
-MessageListenerConcurrently = Callable[[list[Message], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
-MessageListenerOrderly = Callable[[list[Message], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
+MessageListenerConcurrently = Callable[[list[Message[T]], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
+MessageListenerOrderly = Callable[[list[Message[T]], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
 
 # How long a thread above the smallest number waits for work before it ends.
 _IDLE_SECONDS = 60.0
 
 
-class PushConsumer(NotPicklable):
+class PushConsumer(NotPicklable, Generic[T]):
     """Push consumer of a consumer group, after RocketMQ's DefaultMQPushConsumer. Thread-safe.
 
     It pulls batches and passes them to a message listener in worker threads. Subscribe to topics, register one
@@ -76,7 +77,7 @@ class PushConsumer(NotPicklable):
         """State of the push consumer."""
         return self._core.state
 
-    def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[Any] | None = None) -> None:
+    def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[T] | None = None) -> None:
         """Add a topic, or replace its expression. Does not block; takes effect at `start`.
 
         Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression.
@@ -96,7 +97,10 @@ class PushConsumer(NotPicklable):
         self._core.unsubscribe(topic)
 
     def register_message_listener(
-        self, concurrently: MessageListenerConcurrently | None = None, *, orderly: MessageListenerOrderly | None = None
+        self,
+        concurrently: MessageListenerConcurrently[T] | None = None,
+        *,
+        orderly: MessageListenerOrderly[T] | None = None,
     ) -> None:
         """Set the message listener: a concurrent or an orderly one. Does not block.
 
@@ -113,7 +117,7 @@ class PushConsumer(NotPicklable):
         self._core.register(orderly=in_order)
         self._handler = handler
 
-    def register_filter_message_hook(self, hook: Callable[[Message], bool]) -> None:
+    def register_filter_message_hook(self, hook: Callable[[Message[T]], bool]) -> None:
         """Add a filter, called in the engine's thread; it must not block. Raises `NotAllowedError` after the start.
 
         :param hook: function of a message; those it returns False for are acknowledged without calling the listener.

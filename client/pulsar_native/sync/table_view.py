@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
+from pulsar_native._type_vars import T_co
 from pulsar_native.engine.consumer.listener import ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
@@ -20,8 +20,10 @@ from pulsar_native.sync.consumer import Receiving
 _SETTLE_SECONDS = 0.2
 
 
-class TableView(Closeable, TableMapping):
+class TableView(Closeable, TableMapping[T_co]):
     """Table view of a topic: read-only mapping of keys to their newest values, updated while it is open.
+
+    Generic in the type of the values, which is the schema's.
 
     Created by `Client.create_table_view`. Thread-safe; reading it does not block and does no I/O. (PIP-87.)
     """
@@ -106,11 +108,3 @@ class TableView(Closeable, TableMapping):
         :param timeout: limit in seconds. Default None: the operation time-out.
         """
         return self._receiving.close(timeout)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the newest value of a key. Does not block.
-
-        :param key: the key.
-        :param default: result for a key that is not in the table. Default None.
-        """
-        return self._table.values.get(key, default)

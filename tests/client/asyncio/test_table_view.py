@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from itertools import pairwise
 
 import pytest
 
-from pulsar_native.asyncio import Client
+from pulsar_native.asyncio import Client, table_view
+from pulsar_native.engine.consumer.table_view import Table
 from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.message import Message
 from pulsar_native.wire.commands import Kind
+from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import FakeBroker
 from support.fake_topic import FakeTopic
 from support.until import until
@@ -43,6 +48,47 @@ async def test_refresh_includes_everything_published_before(topic: FakeTopic, cl
         topic.publish(b"%d" % number, partition_key="n")
     await view.refresh()
     assert view["n"] == b"499"
+
+
+async def test_refresh_waits_while_messages_are_available(
+    fake: FakeBroker, topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    view = await client.create_table_view("t")
+    topic.publish_entry(single_entry(b"4", partition_key="c"), later=True)
+    before = len(fake.seen(Kind.GET_LAST_MESSAGE_ID))
+    refreshing = asyncio.create_task(view.refresh())
+    # Its own request, and the broker asked again each time nothing was applied for a while.
+    await until(lambda: len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) >= before + 4)
+    assert not refreshing.done()
+    topic.deliver(3)
+    async with asyncio.timeout(10):
+        await refreshing
+    assert view["c"] == b"4"
+
+
+async def test_messages_applied_leave_turns_to_other_tasks(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied, at_turns = 0, [0]
+    apply = Table.apply
+
+    def counting(table: Table, message: Message) -> None:
+        nonlocal applied
+        applied += 1
+        apply(table, message)
+
+    monkeypatch.setattr(Table, "apply", counting)
+    # One entry: all its messages arrive at once.
+    topic = FakeTopic(fake)
+    topic.publish_entry(batch_entry([b"%d" % at for at in range(900)], singles=[{"partition_key": "n"}] * 900))
+    creating = asyncio.create_task(client.create_table_view("t"))
+    deadline = asyncio.get_running_loop().time() + 10
+    while applied < 900 and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0)
+        at_turns.append(applied)
+    assert (await creating)["n"] == b"899"
+    assert max(after - before for before, after in pairwise(at_turns)) <= 200
 
 
 async def test_view_without_messages_is_ready_at_once(fake: FakeBroker, client: Client) -> None:

@@ -146,7 +146,6 @@ class ConsumerModel(RuleBasedStateMachine):
     def put_back(self) -> None:
         self.core.put_back(self.last)
         del self.received[len(self.received) - len(self.last) :]
-        # The last one dequeued is not the position any more; it is set with the next one.
         self.last = []
 
     @rule(strict=st.booleans())
@@ -341,14 +340,13 @@ def test_delivery_waits_in_order_for_private_key() -> None:
 
 
 def test_arrivals_shown_in_order_and_prefetch_off() -> None:
-    core, _ = attached()
     shown: list[int] = []
 
     def arriving(messages: list[Message]) -> list[Message]:
         shown.extend(int(each.data()) for each in messages)
         return messages
 
-    core.show_arrivals(arriving)
+    core, _ = attached(arriving=arriving)
     core.enable_prefetch()
     core.append(command(0), batch(0, 2))
     core.append(command(1), batch(2, 2))
@@ -358,6 +356,20 @@ def test_arrivals_shown_in_order_and_prefetch_off() -> None:
     assert core.dequeue() is not None
     assert [core.size_of((LEDGER, entry)) for entry in (0, 1)] == [2, 0]
     assert values(core) == [1, 2, 3] and core.size_of((LEDGER, 1)) == 2
+
+
+def test_put_back_then_reattach_reader_starts_with_them() -> None:
+    core, _ = core_of(durable=False, start=MessageId.earliest)
+    core.begin_attachment()
+    core.attached()
+    core.append(command(0), batch(0, 4))
+    taken = [message for message in (core.dequeue(), core.dequeue(), core.dequeue()) if message is not None]
+    core.put_back(taken[1:])
+    core.detached()
+    assert core.begin_attachment() == MessageId(-1, LEDGER, 0, 1)
+    core.attached()
+    core.append(command(0), batch(0, 4))
+    assert values(core) == [1, 2, 3]
 
 
 def test_slice_budget_cuts_entry_and_dequeue_goes_on() -> None:

@@ -29,6 +29,7 @@ from pulsar_native.protocol.entry_decoder import (
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.entry import parse_entry
+from support.consumer_cores import command
 from support.entry_bytes import PUBLISHED, assemble, batch_entry, metadata_of, single_entry
 
 Reasons = pb.CommandAck.ValidationError
@@ -434,3 +435,11 @@ def test_decode_keyed_schema_messages() -> None:
             max_message_size=5 << 20,
             ).messages()  # fmt: skip
             assert found and {type(message) for message in found} == {kind}
+
+
+def test_delivery_cost_counts_open_messages() -> None:
+    batch = batch_entry([b"x"] * 5)
+    assert Delivery(command(0), batch, 1).undecoded_cost() == 5
+    assert Delivery(command(0, words=[0b10110]), batch, 1).undecoded_cost() == 3
+    assert Delivery(command(0), single_entry(b"x"), 1).undecoded_cost() == 1
+    assert Delivery(command(0), b"damaged", 1).undecoded_cost() == 1

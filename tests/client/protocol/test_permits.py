@@ -6,9 +6,8 @@ import pytest
 
 from pulsar_native.engine.memory_limit import MemoryLimit
 from pulsar_native.protocol.entry_decoder import Delivery
-from pulsar_native.protocol.permits import AutoScaledPermits, Permits, permits_of
+from pulsar_native.protocol.permits import AutoScaledPermits, Permits
 from support.consumer_cores import command
-from support.entry_bytes import batch_entry, single_entry
 
 
 def permits(size: int) -> tuple[Permits, list[int]]:
@@ -112,11 +111,3 @@ def test_scaled_halves_when_memory_is_tight() -> None:
     assert len(granted) == before
     made.count(1)
     assert granted[before:] == [1] and made.size == 1
-
-
-def test_permits_of_delivery_counts_open_messages() -> None:
-    batch = batch_entry([b"x"] * 5)
-    assert permits_of(Delivery(command(0), batch, 1)) == 5
-    assert permits_of(Delivery(command(0, words=[0b10110]), batch, 1)) == 3
-    assert permits_of(Delivery(command(0), single_entry(b"x"), 1)) == 1
-    assert permits_of(Delivery(command(0), b"damaged", 1)) == 1

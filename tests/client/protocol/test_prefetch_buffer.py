@@ -38,7 +38,7 @@ def values(messages: Any) -> list[int]:
 
 def test_prefetch_reclaim_counts_and_keeps_order() -> None:
     prefetch = PrefetchBuffer()
-    assert not prefetch and prefetch.taken() == (0, None)
+    assert not prefetch.uncounted and prefetch.taken() == (0, None)
     entry = decoded(10)
     prefetch.fill(entry.messages_between(2, 9), 9, entry.message_at)
     assert values([prefetch.messages.popleft(), prefetch.messages.popleft()]) == [2, 3]
@@ -49,7 +49,7 @@ def test_prefetch_reclaim_counts_and_keeps_order() -> None:
     assert values(reversed(prefetch.reclaim())) == [5, 6, 7, 8]
     taken, last = prefetch.taken()
     assert taken == 1 and last is not None and last.message_id().batch_index() == 4
-    assert not prefetch and not prefetch.messages
+    assert not prefetch.uncounted and not prefetch.messages
 
 
 def test_prefetch_concurrent_pop_and_reclaim() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsar_native.enums import Result
-from pulsar_native.exceptions import Timeout
+from pulsar_native.exceptions import PulsarException, Timeout
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.send_op import UNSTORED, ChunkOp, SendOp, as_callback
+from pulsar_native.protocol.send_op import UNSTORED, ChunkOp, FlushDone, FlushWaiters, SendOp, as_callback
 from support.producer_cores import TOPIC, add, core
 
 
@@ -129,3 +131,75 @@ def test_chunks_dropped_as_duplicate_have_no_place(dropped: int) -> None:
         op.complete(None, (2, -1, -1) if entry == dropped else (2, 7, entry), TOPIC)
     ((_, message_id),) = told
     assert (message_id.ledger_id(), message_id.entry_id(), message_id.first_chunk_message_id()) == (-1, -1, None)
+
+
+# --- flush waiters ------------------------------------------------------------------------------------------------
+
+
+def entry(number: int) -> SendOp:
+    """Return an entry of one message."""
+    return SendOp(number, number, [], [None], 1, 0.0)
+
+
+class Flushes:
+    """Callbacks by name, and what was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, PulsarException | None]] = []
+
+    def flush(self, name: str) -> FlushDone:
+        """Return the callback of a flush."""
+        return lambda error: self.calls.append((name, error))
+
+
+def test_flush_ends_with_the_entry_it_waits_for() -> None:
+    waiters, told = FlushWaiters(), Flushes()
+    first, second = entry(0), entry(1)
+    waiters.add(second, told.flush("a"))
+    waiters.add(second, told.flush("b"))
+    waiters.completed(first, None)
+    assert not told.calls and waiters.waiting
+    error = Timeout("late")
+    waiters.completed(second, error)
+    assert told.calls == [("a", error), ("b", error)] and not waiters.waiting
+
+
+def test_flush_of_removed_entry_waits_for_the_one_before() -> None:
+    waiters, told = FlushWaiters(), Flushes()
+    ops = [entry(number) for number in range(3)]
+    waiters.add(ops[0], told.flush("first"))
+    waiters.add(ops[2], told.flush("last"))
+    assert waiters.without({ops[1], ops[2]}, ops) == []
+    waiters.completed(ops[0], None)
+    assert [name for name, _ in told.calls] == ["first", "last"]
+
+
+def test_flush_with_nothing_left_is_returned() -> None:
+    waiters, told = FlushWaiters(), Flushes()
+    ops = [entry(0), entry(1)]
+    done = told.flush("both")
+    waiters.add(ops[1], done)
+    assert waiters.without(set(ops), ops) == [done]
+    assert not waiters.waiting and not told.calls
+
+
+@given(st.data())
+def test_flush_ends_after_all_kept_entries_before(data: st.DataObject) -> None:
+    ops = [entry(number) for number in range(data.draw(st.integers(1, 8)))]
+    waiters, told = FlushWaiters(), Flushes()
+    at = sorted(data.draw(st.lists(st.integers(0, len(ops) - 1), max_size=5)))
+    for number, index in enumerate(at):
+        waiters.add(ops[index], told.flush(str(number)))
+    gone = {op for op in ops if data.draw(st.booleans())}
+    ready = waiters.without(gone, ops)
+    ended = dict.fromkeys(ready, 0)
+    assert len(ended) == sum(all(op in gone for op in ops[: index + 1]) for index in at)
+    done_after: list[int] = []
+    for op in (op for op in ops if op not in gone):
+        waiters.completed(op, None)
+        done_after.append(len(told.calls))
+        kept = [each for each in ops[: ops.index(op) + 1] if each not in gone]
+        # A flush has ended if and only if no kept entry up to its own is left.
+        due = [index for index in at if kept and all(each in gone or each in kept for each in ops[: index + 1])]
+        assert len(told.calls) + len(ready) == len(due)
+    assert not waiters.waiting

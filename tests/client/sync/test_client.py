@@ -5,15 +5,28 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from typing import Any
 
 import pytest
 
 import pulsar_native
-from pulsar_native import Client
+from pulsar_native import Client, ConsumerEventListener, ConsumerType
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, swallow
 from support.until import wait_until
+
+WRONG_SCHEMA: Any = "none"
+
+
+class Listener(ConsumerEventListener):
+    """Event listener that is never called."""
+
+    def became_active(self, consumer: object, partition: int) -> None:
+        raise NotImplementedError
+
+    def became_inactive(self, consumer: object, partition: int) -> None:
+        raise NotImplementedError
 
 
 def engine_threads() -> list[threading.Thread]:
@@ -51,6 +64,20 @@ def test_client_never_used_closes_without_engine(fake: FakeBroker) -> None:
     assert report == pulsar_native.CloseReport() and not fake.peers
     with pytest.raises(AlreadyClosed):
         client.close()
+
+
+def test_client_that_never_connected_ends_listener_threads() -> None:
+    before = set(threading.enumerate())
+    client = Client("pulsar://127.0.0.1:1")
+    with pytest.raises(InvalidConfiguration):
+        # Refused after the threads of the listener were started, before the engine is.
+        client.subscribe("t", "s", ConsumerType.Failover, schema=WRONG_SCHEMA, consumer_event_listener=Listener())
+    begun = set(threading.enumerate()) - before
+    assert any(thread.name.startswith("pulsar-native-listener") for thread in begun)
+    client.close()
+    for thread in begun:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_client_close_reports_its_parts(fake: FakeBroker) -> None:

@@ -51,6 +51,20 @@ def test_receive_waits_in_order_of_arrival(fake: FakeBroker, client: Client) -> 
         assert second.result(10).data() == b"b"
 
 
+def test_receive_leaves_message_to_earlier_waiter(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    consumer = client.subscribe("t", "s")
+    woken = threading.Event()
+    # A receiver that is woken and has not dequeued yet.
+    consumer._inner.wait_then(woken.set)
+    topic.publish(b"a")
+    assert woken.wait(10)
+    with pytest.raises(Timeout):
+        consumer.receive(1)
+    consumer._inner.forget_wait(woken.set)
+    assert consumer.receive(10_000).data() == b"a"
+
+
 @pytest.mark.parametrize("timeout", [0, 1, 30])
 def test_receive_time_out_raises_and_leaves_no_waiter(fake: FakeBroker, client: Client, timeout: int) -> None:
     topic = FakeTopic(fake)

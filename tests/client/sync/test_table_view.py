@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from pulsar_native import Client
 from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.sync import table_view
 from pulsar_native.wire.commands import Kind
+from support.entry_bytes import single_entry
 from support.fake_broker import FakeBroker
 from support.fake_topic import FakeTopic
 from support.until import wait_until
@@ -52,6 +55,37 @@ def test_refresh_includes_everything_published_before(topic: FakeTopic, client: 
         topic.publish(b"%d" % number, partition_key="n")
     view.refresh()
     assert view["n"] == b"49"
+
+
+def test_refresh_waits_while_messages_are_available(
+    fake: FakeBroker, topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    view = client.create_table_view("t")
+    topic.publish_entry(single_entry(b"4", partition_key="c"), later=True)
+    before = len(fake.seen(Kind.GET_LAST_MESSAGE_ID))
+    # A daemon, so that a refresh without end fails the test and nothing else.
+    refreshing = threading.Thread(target=view.refresh, daemon=True)
+    refreshing.start()
+    # Its own request, and the broker asked again each time nothing was applied for a while.
+    fake.wait(Kind.GET_LAST_MESSAGE_ID, before + 4)
+    assert refreshing.is_alive()
+    topic.deliver(3)
+    refreshing.join(10)
+    assert not refreshing.is_alive() and view["c"] == b"4"
+
+
+def test_refresh_ends_where_last_entry_is_unreadable(
+    topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    view = client.create_table_view("t")
+    topic.publish(b"4", partition_key="c")
+    topic.publish_entry(b"damaged")
+    refreshing = threading.Thread(target=view.refresh, daemon=True)
+    refreshing.start()
+    refreshing.join(10)
+    assert not refreshing.is_alive() and view["c"] == b"4"
 
 
 def test_view_without_messages_is_ready_at_once(fake: FakeBroker, client: Client) -> None:

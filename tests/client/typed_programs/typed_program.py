@@ -73,6 +73,41 @@ def sync_program(client: pulsar.Client) -> None:
     assert_type(reader.read_next().value(), Order)
 
 
+def table_views(client: pulsar.Client) -> None:
+    view = client.create_table_view("orders", schema=AvroSchema(Order))
+    assert_type(view, pulsar.TableView[Order])
+    assert_type(view["ann"], Order)
+    assert_type(view.get("ann"), Order | None)
+    assert_type(view.get("ann", 0), Order | int)
+    assert_type(view.snapshot(), dict[str, Order])
+    assert_type([value.amount for value in view.values()], list[float])
+
+    def changed(key: str, order: Order | None) -> None:
+        assert_type(order, Order | None)
+
+    view.listen(changed)
+    view.for_each_and_listen(changed)
+    view.for_each(lambda key, order: assert_type(order, Order))
+    assert_type(client.create_table_view("t"), pulsar.TableView[bytes])
+
+
+def push_consumers(client: pulsar.Client, config: pulsar.PushConsumerConfig) -> None:
+    consumer = pulsar.PushConsumer[Order](client, config)
+    consumer.subscribe("orders", schema=AvroSchema(Order))
+
+    def handle(
+        messages: list[pulsar.Message[Order]], context: pulsar.ConsumeConcurrentlyContext
+    ) -> pulsar.ConsumeConcurrentlyStatus:
+        assert_type(messages[0].value(), Order)
+        return pulsar.ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer.register_message_listener(handle)
+    consumer.register_filter_message_hook(lambda message: message.value().amount > 0)
+    any_values: pulsar.PushConsumer = pulsar.PushConsumer(client, config)
+    any_values.subscribe("orders", schema=AvroSchema(Order))
+    any_values.subscribe("names", schema=StringSchema())
+
+
 def sync_schemas(client: pulsar.Client, chosen: Schema[int] | None, unknown: Schema[Any]) -> None:
     plain = client.create_producer("t")
     assert_type(plain, pulsar.Producer[bytes])
@@ -154,8 +189,25 @@ async def asyncio_program(client: pulsar_asyncio.Client) -> None:
     async for message in reader:
         assert_type(message.value(), Order)
 
+    view = await client.create_table_view("orders", schema=AvroSchema(Order))
+    assert_type(view, pulsar_asyncio.TableView[Order])
+    assert_type(view["ann"].amount, float)
+
     assert_type(await client.create_producer("t"), pulsar_asyncio.Producer[bytes])
     assert_type((await (await client.subscribe("t", "s")).receive()).value(), bytes)
+
+
+async def asyncio_push_consumer(client: pulsar_asyncio.Client, config: pulsar.PushConsumerConfig) -> None:
+    consumer = pulsar_asyncio.PushConsumer[Order](client, config)
+    consumer.subscribe("orders", schema=AvroSchema(Order))
+
+    async def handle(
+        messages: list[pulsar.Message[Order]], context: pulsar.ConsumeOrderlyContext
+    ) -> pulsar.ConsumeOrderlyStatus:
+        assert_type(messages[0].value(), Order)
+        return pulsar.ConsumeOrderlyStatus.SUCCESS
+
+    consumer.register_message_listener(orderly=handle)
 
 
 def options() -> None:

@@ -34,6 +34,18 @@ def sync_program(client: pulsar.Client) -> None:
     client.subscribe("t", "s", subscription_mode=1)  # wrong: no such option
     client.create_reader("t", pulsar.MessageId.latest, key_hash_range=5)  # wrong: type of an option
     client.create_table_view("t", receiver_queue_size=5)  # wrong: no such option
+    view = client.create_table_view("orders", schema=AvroSchema(Order))
+    str(view["ann"].price)  # wrong: no such field
+    str(view.get("ann").amount)  # wrong: it may be None
+
+
+def push_consumer(client: pulsar.Client, config: pulsar.PushConsumerConfig) -> None:
+    def handle(messages: list[pulsar.Message[str]], context: pulsar.ConsumeConcurrentlyContext) -> None:
+        pass
+
+    consumer = pulsar.PushConsumer[Order](client, config)
+    consumer.subscribe("names", schema=StringSchema())  # wrong: another type of value
+    consumer.register_message_listener(handle)  # wrong: another type of value
 
 
 async def asyncio_program(client: pulsar_asyncio.Client) -> None:

@@ -12,12 +12,11 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from pulsar_native._message_fields import take_runs
 from pulsar_native.arrow.batch import EntryRange
-from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_receipts import AckReceipts, Done
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
@@ -56,36 +55,36 @@ _QUICK_GROUP_SIZE = 1000
 BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
-class AckingConsumer(ConsumerContext, Protocol):
-    """Consumer of a partition whose messages are acknowledged and redelivered."""
-
-    failure: PulsarException | None
-    on_redelivery: Callable[[str, list[EntryKey]], None] | None
-
-    def size_of(self, key: EntryKey) -> int: ...
-    def redeliver(self, entries: list[EntryKey] | None) -> None: ...
-    def drop_messages_of(self, entries: Collection[EntryKey]) -> None: ...
-
-
 class AckGroupingTracker:
     """Ack grouping tracker of a partition's consumer."""
 
     def __init__(
         self,
-        consumer: AckingConsumer,
-        config: ConsumerConfig,
+        context: ConsumerContext,
         chunks: ChunkAssembly,
         dead_letter_router: DeadLetterRouter | None,
+        *,
+        redeliver: Callable[[list[EntryKey] | None], None],
+        on_redelivery: Callable[[str, list[EntryKey]], None] | None,
+        batch_size_of: Callable[[EntryKey], int],
+        next_request_id: Callable[[], int],
     ) -> None:
-        self._consumer = consumer
+        """`batch_size_of` returns the size of the batch that is being dequeued, 0 for another entry; `on_redelivery` is
+        called with the entries to be redelivered, and why. `redeliver` and `on_redelivery` are called without the lock.
+        """
+        self._context = context
+        self._lock = context.lock
+        self._redeliver = redeliver
+        self._on_redelivery = on_redelivery
+        self._batch_size_of = batch_size_of
         self._chunks = chunks
-        self._config = config
+        self._config = config = context.config
         self._group_time = config.acknowledgment_group_time_ms / 1000
         self._group_size = config.max_acknowledgment_group_size
         self._group = AckGroup(batch_index=config.batch_index_ack_enabled)
         self._tells_parts = config.batch_index_ack_enabled or config.ack_receipt_enabled
         self._ack_timer_armed = False
-        self._receipts = AckReceipts(consumer, self._group) if config.ack_receipt_enabled else None
+        self._receipts = AckReceipts(context, self._group, next_request_id) if config.ack_receipt_enabled else None
         self._nacks = NegativeAcksTracker(
             config.negative_ack_redelivery_delay_ms / 1000,
             precision_bits=config.negative_ack_redelivery_delay_precision,
@@ -94,7 +93,7 @@ class AckGroupingTracker:
         self._refused = self._nacks.due
         self._nack_timer_armed = False
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
-        self._stored = consumer.topic.is_persistent
+        self._stored = context.topic.is_persistent
         watched = timeout and self._stored
         self.unacked = UnackedMessageTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
         self._unacked_timer_armed = False
@@ -143,9 +142,9 @@ class AckGroupingTracker:
         """Start the timer for appended messages; remove the message and raise when the consumer is closed.
         Thread-safe.
         """
-        with self._consumer.lock:
+        with self._lock:
             try:
-                self._consumer.check_usable()
+                self._context.check_usable()
             except PulsarException:
                 # Other threads may append concurrently.
                 with contextlib.suppress(ValueError, RuntimeError):
@@ -154,13 +153,13 @@ class AckGroupingTracker:
             self.is_fast_path_open = True
             arm, self._ack_timer_armed = not self._ack_timer_armed, True
         if arm:
-            self._consumer.engine.call(self._arm_ack_timer)
+            self._context.engine.call(self._arm_ack_timer)
 
     def close_fast_path(self) -> None:
         """Close the fast path: each acknowledgement checks for a closed consumer again. On the loop, without the
         lock.
         """
-        with self._consumer.lock:
+        with self._lock:
             self.is_fast_path_open = False
 
     @property
@@ -173,9 +172,14 @@ class AckGroupingTracker:
         """Number of messages acknowledged to the broker."""
         return self._group.taken
 
+    @property
+    def entries(self) -> AckGroup:
+        """Acknowledgements not sent yet, but for those on the fast path; always the same object. Under the lock."""
+        return self._group
+
     def unsent(self) -> int:
         """Return the number of acknowledgements not sent yet. Acquires the lock."""
-        with self._consumer.lock:
+        with self._lock:
             return len(self.group)
 
     def watch(self, key: EntryKey) -> None:
@@ -185,7 +189,7 @@ class AckGroupingTracker:
 
     def catch_up(self) -> None:
         """Gather the fast path, and send the group when it is full. Called under the lock."""
-        if self.fast_path and len(self.group) >= self._group_size:
+        if len(self.group) >= self._group_size:
             self.send()
 
     def _gather_fast_path(self) -> None:
@@ -203,7 +207,7 @@ class AckGroupingTracker:
 
     def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
         """Acknowledge one message; with receipts `done` is called with the broker's response."""
-        with self._consumer.lock:
+        with self._lock:
             whole = self._add(key, batch_index, batch_size)
             if done is not None:
                 done = self._await_answer(done)
@@ -228,13 +232,13 @@ class AckGroupingTracker:
     def _conclude(self, arm: bool, done: Done | None) -> None:
         """Do what `_gathered` returned, without the lock."""
         if arm:
-            self._consumer.engine.call(self._arm_ack_timer)
+            self._context.engine.call(self._arm_ack_timer)
         if done is not None:
             done(None)
 
     def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Acknowledge several messages."""
-        with self._consumer.lock:
+        with self._lock:
             for message_id in ids:
                 key = (message_id.ledger_id(), message_id.entry_id())
                 first = message_id.first_chunk_message_id()
@@ -244,14 +248,14 @@ class AckGroupingTracker:
                 size, index = message_id.batch_size(), message_id.batch_index()
                 if index >= 0 and size == 0:
                     # An id created elsewhere has no batch size; it may stay unknown.
-                    size = self.group.size_of(key) or self._consumer.size_of(key)
+                    size = self.group.size_of(key) or self._batch_size_of(key)
                 self._add(key, index, size)
             arm, done = self._gathered(done)
         self._conclude(arm, done)
 
     def add_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
         """Acknowledge entries, or parts of them."""
-        with self._consumer.lock:
+        with self._lock:
             for each in ranges:
                 index = -1 if each.indexes is None else 0
                 for entry in each.entries:
@@ -266,7 +270,7 @@ class AckGroupingTracker:
         for key in keys:
             self._add(key, -1, 0)
         if self._after_ack():
-            self._consumer.engine.call(self._arm_ack_timer)
+            self._context.engine.call(self._arm_ack_timer)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
         """Acknowledge messages of an entry; return True if it is complete. Called under the lock."""
@@ -292,7 +296,7 @@ class AckGroupingTracker:
     def still_open(self, decoded: Decoded) -> list[Message]:
         """Return an entry's messages that were delivered and not acknowledged since."""
         key = decoded.entry.key
-        with self._consumer.lock:
+        with self._lock:
             open_ones = 0 if self.group.covers(key) else self.group.partial(key)
         messages = decoded.messages()
         if open_ones is None:
@@ -308,12 +312,12 @@ class AckGroupingTracker:
             if done is not None:
                 done(None)
             return
-        with self._consumer.lock:
+        with self._lock:
             if self._chunks or self._chunks.delivered:
                 safe = self._chunks.safe_position(key)
                 if safe != key:
                     key, index, size = safe, -1, 0
-            self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
+            self.group.add_cumulative(key, index, size or self._batch_size_of(key))
             # In the middle of a batch, its remaining messages stay tracked.
             self._unwatch(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
             arm, done = self._gathered(done)
@@ -323,7 +327,7 @@ class AckGroupingTracker:
         if self._config.consumer_type in BY_ENTRY:
             raise CumulativeAcknowledgementNotAllowedError(
                 "A Shared or Key_Shared subscription cannot acknowledge cumulatively; acknowledge each message",
-                topic=self._consumer.topic.full,
+                topic=self._context.topic.full,
             )
 
     def _unwatch(self, last: EntryKey) -> None:
@@ -336,7 +340,7 @@ class AckGroupingTracker:
         """Acknowledge again the part of a batch the broker seems not to have received. Called under the lock."""
         if self.group.resend(key) and not self._ack_timer_armed and self._group_time:
             self._ack_timer_armed = True
-            self._consumer.engine.call(self._arm_ack_timer)
+            self._context.engine.call(self._arm_ack_timer)
 
     def _after_ack(self) -> bool:
         """Send the group if it is due now; return True if the timer must be armed."""
@@ -352,17 +356,17 @@ class AckGroupingTracker:
 
     def send(self) -> None:
         """Send the group, if there is a connection. Called under the lock."""
-        connection = self._consumer.connection
+        connection = self._context.connection()
         if connection is None or not len(self.group):
             return
         if self._receipts is not None:
-            if self._consumer.engine.on_loop():
+            if self._context.engine.on_loop():
                 self._receipts.send(connection)
             else:
-                self._consumer.engine.call(self.flush)
+                self._context.engine.call(self.flush)
             return
         items, cumulative = self.group.drain()
-        consumer_id = self._consumer.consumer_id
+        consumer_id = self._context.consumer_id
         if cumulative is not None:
             connection.write([commands.ack(consumer_id, [cumulative], cumulative=True)])
         if items:
@@ -370,16 +374,16 @@ class AckGroupingTracker:
 
     def flush(self) -> None:
         """Send the group now."""
-        with self._consumer.lock:
+        with self._lock:
             self.send()
 
     def _arm_ack_timer(self) -> None:
-        self._consumer.call_later(self._group_time, self._ack_timer)
+        self._context.call_later(self._group_time, self._ack_timer)
 
     def _ack_timer(self) -> None:
-        with self._consumer.lock:
+        with self._lock:
             self.is_fast_path_open = False
-            if not len(self.group) or not self._consumer.is_alive:
+            if not len(self.group) or not self._context.is_alive():
                 self._ack_timer_armed = False
                 return
             self.send()
@@ -390,13 +394,13 @@ class AckGroupingTracker:
 
     def check_transactional(self, *, cumulative: bool) -> None:
         """Raise when this consumer cannot acknowledge that way in a transaction."""
-        self._consumer.check_usable()
+        self._context.check_usable()
         if cumulative:
             self._check_cumulative()
         if not self._stored:
             raise OperationNotSupported(
                 "A non-persistent topic cannot be used in transactions: its messages are not stored",
-                topic=self._consumer.topic.full,
+                topic=self._context.topic.full,
             )
 
     def places_of(self, ids: Iterable[MessageId]) -> list[AckPosition]:
@@ -404,7 +408,7 @@ class AckGroupingTracker:
         size.
         """
         places: list[AckPosition] = []
-        with self._consumer.lock:
+        with self._lock:
             for message_id in ids:
                 key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
                 if index < 0:
@@ -415,18 +419,18 @@ class AckGroupingTracker:
         return places
 
     def _size_of(self, key: EntryKey, message_id: MessageId) -> int:
-        size = message_id.batch_size() or self.group.size_of(key) or self._consumer.size_of(key)
+        size = message_id.batch_size() or self.group.size_of(key) or self._batch_size_of(key)
         if not size:
             raise InvalidMessage(
                 f"The id {message_id} has no batch size, which a transaction needs; acknowledge the message itself",
-                topic=self._consumer.topic.full,
+                topic=self._context.topic.full,
             )
         return size
 
     def up_to_in_transaction(self, message_id: MessageId) -> list[TransactionalAckItem]:
         """Return the items for everything up to a message, and stop tracking it."""
         key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
-        with self._consumer.lock:
+        with self._lock:
             size = self._size_of(key, message_id) if index >= 0 else 0
             if self._chunks or self._chunks.delivered:
                 safe = self._chunks.safe_position(key)
@@ -440,7 +444,7 @@ class AckGroupingTracker:
         self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem], messages: int
     ) -> None:
         """Count, and stop tracking entries with nothing left to acknowledge while the transaction is open."""
-        with self._consumer.lock:
+        with self._lock:
             self.group.taken += messages
             for ledger, entry, _, size in items:
                 key = (ledger, entry)
@@ -469,19 +473,14 @@ class AckGroupingTracker:
         answer.result()
         return True
 
-    def before_abort(self, acked: Mapping[EntryKey, int]) -> None:
-        """Before an abort, drop queued messages of the entries that will be redelivered as a whole."""
-        if self._config.consumer_type in BY_ENTRY:
-            self._consumer.drop_messages_of(acked)
-
     def transaction_ended(self, acked: Mapping[EntryKey, int], *, committed: bool) -> None:
         """Apply a transaction's end to the messages acknowledged in it."""
         if not committed:
             # Where the broker does not redeliver single entries, redelivered messages would mix with new ones.
             if self._config.consumer_type not in BY_ENTRY:
-                self._consumer.redeliver(None)
+                self._redeliver(None)
             return
-        with self._consumer.lock:
+        with self._lock:
             for key, bits in acked.items():
                 self._chunks.pop_entries(key)
                 size = self.group.size_of(key)
@@ -501,8 +500,8 @@ class AckGroupingTracker:
 
     def negative_acknowledge(self, key: EntryKey, redelivery_count: int = 0) -> None:
         """Request redelivery of an entry after the configured delay."""
-        with self._consumer.lock:
-            self._consumer.note("negative_acks")
+        with self._lock:
+            self._context.note("negative_acks", 1)
             self._gather_fast_path()
             self._nacks.add(key, time.monotonic(), redelivery_count)
             if self.unacked is not None:
@@ -512,45 +511,45 @@ class AckGroupingTracker:
             arm = not self._nack_timer_armed
             self._nack_timer_armed = True
         if arm:
-            self._consumer.engine.call(self._nack_timer)
+            self._context.engine.call(self._nack_timer)
 
     def _nack_timer(self) -> None:
         now = time.monotonic()
-        with self._consumer.lock:
+        with self._lock:
             self._gather_fast_path()
-            due = self._nacks.pop_due(now) if self._consumer.connection is not None else []
-            following = self._nacks.next_due() if self._consumer.is_alive else None
+            due = self._nacks.pop_due(now) if self._context.connection() is not None else []
+            following = self._nacks.next_due() if self._context.is_alive() else None
             self._nack_timer_armed = following is not None
         if due:
-            if self._consumer.on_redelivery is not None:
-                self._consumer.on_redelivery("on_negative_acks_send", due)
-            self._consumer.redeliver(due)
+            if self._on_redelivery is not None:
+                self._on_redelivery("on_negative_acks_send", due)
+            self._redeliver(due)
         if following is not None:
-            self._consumer.call_later(max(following - now, 0.02), self._nack_timer)
+            self._context.call_later(max(following - now, 0.02), self._nack_timer)
 
     def start_unacked_timer(self) -> None:
         """Start the ack time-out tracker, if it is configured. On the loop."""
         if self.unacked is not None and not self._unacked_timer_armed:
             self._unacked_timer_armed = True
-            self._consumer.call_later(self.unacked.tick, self._unacked_tick)
+            self._context.call_later(self.unacked.tick, self._unacked_tick)
 
     def _unacked_tick(self) -> None:
         assert self.unacked is not None
-        with self._consumer.lock:
+        with self._lock:
             self._gather_fast_path()
-            late = self.unacked.advance() if self._consumer.connection is not None else []
+            late = self.unacked.advance() if self._context.connection() is not None else []
             if self.late is not None:
                 now = time.monotonic()
                 self.late.expired(late, now)
-                late = self.late.pop_due(now) if self._consumer.connection is not None else []
+                late = self.late.pop_due(now) if self._context.connection() is not None else []
         if late:
-            _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
-            self._consumer.note("ack_timeouts", len(late))
-            if self._consumer.on_redelivery is not None:
-                self._consumer.on_redelivery("on_ack_timeout_send", late)
-            self._consumer.redeliver(late)
-        if self._consumer.is_alive:
-            self._consumer.call_later(self.unacked.tick, self._unacked_tick)
+            _log.info("%s: %d entries were not acknowledged in time", self._context.describe(), len(late))
+            self._context.note("ack_timeouts", len(late))
+            if self._on_redelivery is not None:
+                self._on_redelivery("on_ack_timeout_send", late)
+            self._redeliver(late)
+        if self._context.is_alive():
+            self._context.call_later(self.unacked.tick, self._unacked_tick)
 
     def entries_to_redeliver(self, entries: list[EntryKey]) -> list[EntryKey]:
         """Return which entries the broker has to redeliver: without dead letters, with all chunks. Under the lock."""
@@ -596,15 +595,15 @@ class AckGroupingTracker:
         if self._receipts is not None:
             self._receipts.detached()
 
-    def stop(self) -> None:
-        """Close the fast path; callbacks that wait for a response receive an error. On the loop."""
+    def stop(self, failure: PulsarException | None) -> None:
+        """Close the fast path; callbacks that wait for a response receive the failure. On the loop."""
         self.close_fast_path()
         if self._receipts is not None:
-            with self._consumer.lock:
+            with self._lock:
                 self._receipts.fail(
-                    self._consumer.failure
+                    failure
                     or AlreadyClosed(
                         "The consumer was closed before the broker had answered the acknowledgement",
-                        topic=self._consumer.topic.full,
+                        topic=self._context.topic.full,
                     )
                 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
+from pulsar_native.engine.loop import Engine
 from pulsar_native.exceptions import NotConnected, PulsarException
 from pulsar_native.protocol.ack_grouping import AckGroup
 from pulsar_native.wire import commands
@@ -44,8 +45,9 @@ class _Sent:
 class AckReceipts:
     """Pending receipts of one `PartitionConsumer`."""
 
-    def __init__(self, consumer: ConsumerContext, group: AckGroup) -> None:
-        self._consumer = consumer
+    def __init__(self, context: ConsumerContext, group: AckGroup, next_request_id: Callable[[], int]) -> None:
+        self._context = context
+        self._next_request_id = next_request_id
         self._group = group
         self._open: list[Done] = []
         self._sent: list[_Sent] = []
@@ -77,14 +79,14 @@ class AckReceipts:
             return
         if not sent.futures:
             self._sent.remove(sent)
-            _notify(self._consumer, sent.waiters, None)
+            _notify(self._context.engine, sent.waiters, None)
 
     def _request(self, connection: Connection, sent: _Sent, items: Sequence[AckItem], *, cumulative: bool) -> None:
-        consumer_id = self._consumer.consumer_id
+        consumer_id = self._context.consumer_id
         if connection.core.protocol_version < _FIRST_VERSION_WITH_RECEIPTS:
             connection.write([commands.ack(consumer_id, items, cumulative=cumulative)])
             return
-        request_id = self._consumer.client.next_request_id()
+        request_id = self._next_request_id()
         frame = commands.ack(consumer_id, items, cumulative=cumulative, request_id=request_id)
         future = connection.begin_request(request_id, frame)
         sent.futures.append(future)
@@ -93,12 +95,12 @@ class AckReceipts:
     def _answered(self, sent: _Sent, future: asyncio.Future[Any]) -> None:
         """Process a response, or a time-out. On the loop, without the lock."""
         error = None if future.cancelled() else future.exception()
-        with self._consumer.lock:
+        with self._context.lock:
             if sent not in self._sent:
                 # The attachment has ended meanwhile: the group waits to be sent again.
                 return
             if isinstance(error, PulsarException):
-                error.topic = self._consumer.topic.full
+                error.topic = self._context.topic.full
                 sent.error = error
             if not all(each.done() for each in sent.futures):
                 return
@@ -122,13 +124,13 @@ class AckReceipts:
         """Call all waiting callbacks with an error."""
         waiters = [done for sent in self._sent for done in sent.waiters] + self._open
         self._sent, self._open = [], []
-        _notify(self._consumer, waiters, error)
+        _notify(self._context.engine, waiters, error)
 
 
-def _notify(consumer: ConsumerContext, waiters: list[Done], error: PulsarException | None) -> None:
+def _notify(engine: Engine, waiters: list[Done], error: PulsarException | None) -> None:
     # Not under the lock held by the caller: the application may act on the outcome immediately.
     if waiters:
-        consumer.engine.call(consumer.engine.loop.call_soon, _notify_all, waiters, error)
+        engine.call(engine.loop.call_soon, _notify_all, waiters, error)
 
 
 def _notify_all(waiters: list[Done], error: PulsarException | None) -> None:

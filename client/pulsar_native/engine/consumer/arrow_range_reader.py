@@ -70,8 +70,8 @@ class ArrowRangeReader:
         self._ends: dict[PartitionConsumer, MessageId | None] = dict.fromkeys(consumer.children, end)
         self._open = set(consumer.children)
         self._parts: dict[PartitionConsumer, _Part] = {}
-        self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
-        self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
+        self._undecrypted = {child: child.undecodable.undecrypted_count for child in consumer.children}
+        self._discarded = {child: child.undecodable.discarded_count for child in consumer.children}
         self._begun = {child: child.dequeued_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
@@ -157,16 +157,16 @@ class ArrowRangeReader:
         collected.bytes += nbytes([part])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
-        undecrypted = child.decoder.undecrypted_count - self._undecrypted[child]
-        if undecrypted and not child.decoder.discards_undecryptable:
+        undecrypted = child.undecodable.undecrypted_count - self._undecrypted[child]
+        if undecrypted and not child.undecodable.discards_undecryptable:
             raise CryptoError(
                 "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
                 "with the private key (the log says which)",
                 topic=child.topic.full,
             )
-        if child.decoder.discarded_count - self._discarded[child] > undecrypted:
+        if child.undecodable.discarded_count - self._discarded[child] > undecrypted:
             raise ChecksumError(
-                f"Entry {child.decoder.discarded[-1]} cannot be read (damaged or unknown in form): "
+                f"Entry {child.undecodable.discarded[-1]} cannot be read (damaged or unknown in form): "
                 "the range is incomplete",
                 topic=child.topic.full,
             )

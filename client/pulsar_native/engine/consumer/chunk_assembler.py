@@ -36,17 +36,17 @@ class ChunkAssembler:
 
     def __init__(
         self,
-        consumer: ConsumerContext,
+        context: ConsumerContext,
         assembly: ChunkAssembly,
         acks: AckGroupingTracker,
         has_undecoded: Callable[[], bool],
     ) -> None:
-        self._consumer = consumer
+        self._context = context
         self._assembly = assembly
         self._acks = acks
         self._has_undecoded = has_undecoded
         # A reader acknowledges nothing.
-        self._is_reader = consumer.config.subscription_mode is SubscriptionMode.NonDurable
+        self._is_reader = context.config.subscription_mode is SubscriptionMode.NonDurable
         self._timer_armed = False
 
     def assemble(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:
@@ -59,11 +59,11 @@ class ChunkAssembler:
         if not self._timer_armed and (due := chunks.next_expiry()) is not None:
             self._timer_armed = True
             # May run immediately, in this thread: it must not acquire the lock.
-            self._consumer.engine.call(self._arm_timer, due)
+            self._context.engine.call(self._arm_timer, due)
         return message
 
     def _arm_timer(self, due: float) -> None:
-        self._consumer.call_later(max(due - time.monotonic(), 0.05), self._timer)
+        self._context.call_later(max(due - time.monotonic(), 0.05), self._timer)
 
     def _pass_on_unusable(self) -> None:
         """Acknowledge superseded chunks, and track dropped ones until their redelivery. Called under the lock."""
@@ -76,16 +76,16 @@ class ChunkAssembler:
 
     def _timer(self) -> None:
         """Expire incomplete messages. On the loop."""
-        consumer, chunks = self._consumer, self._assembly
-        with consumer.lock:
+        context, chunks = self._context, self._assembly
+        with context.lock:
             now = time.monotonic()
             # An undecoded delivery may be the missing chunk: nothing expires before it is decoded.
             if not self._has_undecoded() and (count := chunks.expire(now)):
                 _log.warning(
-                    "%s: %d chunked messages received no further chunk in time: dropped", consumer.describe(), count
+                    "%s: %d chunked messages received no further chunk in time: dropped", context.describe(), count
                 )
                 self._pass_on_unusable()
-            due = chunks.next_expiry() if consumer.is_alive else None
+            due = chunks.next_expiry() if context.is_alive() else None
             self._timer_armed = due is not None
         if due is not None:
             self._arm_timer(due)

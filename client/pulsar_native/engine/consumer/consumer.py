@@ -23,9 +23,10 @@ from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY, AckGroupingTracker
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
+from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLetterRouter
-from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
+from pulsar_native.engine.consumer.undecodable import UndecodableEntries
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
@@ -39,6 +40,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import Arriving, ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
+from pulsar_native.protocol.entry_decoder import EntryDecoder
 from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -46,6 +48,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
 _log = logging.getLogger("pulsar_native.consumer")
+
+# Assumed without a connection, in bytes.
+_MAX_MESSAGE_SIZE = 1 << 23
 
 
 class ConsumerClient(DeadLetterClient, Protocol):
@@ -72,19 +77,21 @@ class PartitionConsumer(Handler):
         schema: Any,
         wire_schema: pb.Schema | None,
         on_arrival: Callable[[PartitionConsumer], None],
+        on_active_change: Callable[[bool, int], None] | None = None,
+        on_redelivery: Callable[[str, list[EntryKey]], None] | None = None,
+        arriving: Arriving | None = None,
         create_topic: bool = True,
     ) -> None:
         super().__init__(client, topic)
         self.config = config
         self.consumer_id = client.next_consumer_id()
         self.name = name
-        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
+        # An interceptor may acknowledge the message from its callback.
+        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock() if arriving is None else threading.RLock()
         self.reached_end = False
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
-        self.on_activity: Callable[[bool, int], None] | None = None
-        # Called with the entries to be redelivered, and why, when there are interceptors.
-        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
+        self._on_active_change = on_active_change
         # True while it is in the ring of its `MultiTopicsConsumer`, and while a seek is in progress.
         self.queued = self.is_seeking = False
         self._create_topic = create_topic
@@ -100,38 +107,76 @@ class PartitionConsumer(Handler):
             inclusive=config.start_message_id_inclusive,
             is_durable=self._durable,
         )
+        self._context = context = self._context_for_helpers()
         policy = config.dead_letter_policy
-        self.dead_letter_router = DeadLetterRouter(self, policy) if policy is not None else None
+        self.dead_letter_router = (
+            DeadLetterRouter(context, policy, client, self.redeliver) if policy is not None else None
+        )
         self.chunks = assembly_of(config)
-        self.acks = AckGroupingTracker(self, config, self.chunks, self.dead_letter_router)
-        self.decoder = EntryDecoder(
-            self,
-            schema,
+        self.acks = AckGroupingTracker(
+            context,
             self.chunks,
-            ChunkAssembler(self, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded),
-            self.acks,
             self.dead_letter_router,
-            self.stats,
-            on_key_fetched=lambda: self.core.on_key_fetched(),
+            redeliver=self.redeliver,
+            on_redelivery=on_redelivery,
+            batch_size_of=lambda key: self.core.size_of(key),
+            next_request_id=client.next_request_id,
+        )
+        self.undecodable = UndecodableEntries(context, self.chunks, self.acks.watch, self._key_fetched)
+        chunk_assembler = ChunkAssembler(context, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded)
+        decoder = EntryDecoder(
+            topic.full,
+            topic.partition,
+            schema,
+            acks=self.acks,
+            together=chunk_assembler.assemble,
+            decryptor=self.undecodable.decryptor,
+            undecodable=self.undecodable,
+            dead_letters=self.dead_letter_router,
+            recorder=self.stats,
+            max_message_size=self._max_message_size,
         )
         by_entry = config.consumer_type in BY_ENTRY
         self.core = ConsumerCore(
             self.consumer_id,
             queue_size,
             self.position,
-            self.decoder,
+            decoder,
             scaled_within=client.memory if config.auto_scaled_receiver_queue_size_enabled else None,
             redelivers_entries=by_entry and topic.is_persistent,
             # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
             # progress.
             rewinds=not by_entry and topic.is_persistent,
+            arriving=arriving,
         )
-        self._redeliver_all = RedeliverAll(self, self.core)
+        self._redeliver_all = RedeliverAll(
+            context,
+            self.core,
+            ask_last=self.ask_last,
+            is_active=lambda: self.is_active,
+            write_outgoing=self.write_outgoing,
+            look_again=self.look_again,
+        )
         self._unacked = self.acks.unacked
+
+    def _context_for_helpers(self) -> ConsumerContext:
+        return ConsumerContext(
+            self.topic,
+            self.config,
+            self.consumer_id,
+            self.name,
+            self.engine,
+            self.lock,
+            connection=lambda: self.connection,
+            is_alive=lambda: self.is_alive,
+            check_usable=self.check_usable,
+            call_later=self.call_later,
+            note=self.note,
+        )
 
     def describe(self) -> str:
         """Return a short name for logs."""
-        return f"Consumer {self.name} of {self.topic} ({self.config.subscription_name})"
+        return self._context.describe()
 
     def write_outgoing(self) -> None:
         """Write the commands of the core. Called under the lock."""
@@ -213,7 +258,7 @@ class PartitionConsumer(Handler):
     def gave_up(self, error: PulsarException) -> None:
         """Wake those who wait for messages: they receive the error."""
         self.state = State.FAILED
-        self.acks.stop()
+        self.acks.stop(self.failure)
         self.leave()
         self._on_arrival(self)
 
@@ -249,8 +294,8 @@ class PartitionConsumer(Handler):
     def on_active_change(self, is_active: bool) -> None:
         """Record whether this consumer of a Failover subscription is the active one."""
         changed, self.is_active = is_active is not self.is_active, is_active
-        if changed and self.on_activity is not None:
-            self.on_activity(is_active, self.topic.partition)
+        if changed and self._on_active_change is not None:
+            self._on_active_change(is_active, self.topic.partition)
 
     def on_end_of_topic(self) -> None:
         """Record that the topic is terminated and everything acknowledged."""
@@ -297,7 +342,7 @@ class PartitionConsumer(Handler):
             return None
         if entry_slice.entry.decryption_failed:
             # Not possible as columns; the range reader detects by this that the range is incomplete.
-            self.decoder.undecrypted_count += 1
+            self.undecodable.undecrypted_count += 1
         return entry_slice.part
 
     def dequeue_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
@@ -343,14 +388,6 @@ class PartitionConsumer(Handler):
             self.core.permits.on_receive_wait(self.core.is_empty())
             self.write_outgoing()
 
-    def show_arrivals(self, arriving: Arriving) -> None:
-        """Pass all messages to `arriving` on arrival, from `open_arrived` or dequeuing. Set before the first
-        delivery.
-        """
-        self.core.show_arrivals(arriving)
-        # An interceptor may acknowledge the message from its callback.
-        self.lock = threading.RLock()
-
     def open_arrived(self) -> None:
         """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them. Thread-safe."""
         with self.lock:
@@ -383,11 +420,23 @@ class PartitionConsumer(Handler):
         with self.lock:
             self.core.drop_queued()
 
-    def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
-        """Drop queued messages of entries that are redelivered as a whole. Thread-safe."""
+    def before_abort(self, acked: Collection[EntryKey]) -> None:
+        """Before a transaction's abort, drop queued messages of the entries that will be redelivered as a whole.
+        Thread-safe.
+        """
+        if self.config.consumer_type in BY_ENTRY:
+            with self.lock:
+                self.core.drop_messages_of(acked)
+                self.write_outgoing()
+
+    def _max_message_size(self) -> int:
+        connection = self.connection
+        return _MAX_MESSAGE_SIZE if connection is None else connection.max_message_size
+
+    def _key_fetched(self) -> None:
         with self.lock:
-            self.core.drop_messages_of(entries)
-            self.write_outgoing()
+            self.core.on_key_fetched()
+        self._on_arrival(self)
 
     # --- queue state (thread-safe) ----------------------------------------------------------------------------------
 
@@ -474,10 +523,6 @@ class PartitionConsumer(Handler):
         if self.core.permits.on_demand and not self.core.rewinds:
             self.engine.call(self._on_arrival, self)
 
-    def size_of(self, key: EntryKey) -> int:
-        """Return the batch size if the entry is the one being dequeued, else 0. Called under the lock."""
-        return self.core.size_of(key)
-
     def check_usable(self) -> None:
         """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
@@ -491,7 +536,9 @@ class PartitionConsumer(Handler):
         but `abandon`. Thread-safe.
         """
         with self.lock:
-            needs_loop = self.dead_letter_router is not None or self.decoder.is_fetching_key or self.acks.has_receipts
+            needs_loop = (
+                self.dead_letter_router is not None or self.undecodable.is_fetching_key or self.acks.has_receipts
+            )
             if self.state is not State.READY or self.connection is not connection or needs_loop:
                 return False
             self.state = State.CLOSING
@@ -502,8 +549,8 @@ class PartitionConsumer(Handler):
         if self.state is not State.CLOSED:
             self.note("acks_failed", self.acks.unsent())
         self.state = State.CLOSED
-        self.decoder.stop()
-        self.acks.stop()
+        self.undecodable.stop()
+        self.acks.stop(self.failure)
         if self.dead_letter_router is not None:
             self.dead_letter_router.abandon()
         with self.lock:

@@ -1,37 +1,38 @@
-"""Interface of a partition's consumer for its parts: lock, loop, connection, identity.
-
-`PartitionConsumer` has all of it. Parts that need more extend this interface beside their class.
-"""
+"""Context of a partition's consumer for its helpers: identity, lock, loop, and what they may ask or have done."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
 
 from pulsar_native.config import ConsumerConfig
-from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.loop import Engine
 from pulsar_native.topic import TopicName
 
 
-class ConsumerContext(Protocol):
-    """Lock, loop, connection and identity of a partition's consumer."""
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """Identity, lock, loop and state of a partition's consumer. The functions are thread-safe and never block."""
 
-    engine: Engine
-    config: ConsumerConfig
     topic: TopicName
+    config: ConsumerConfig
     consumer_id: int
+    name: str
+    engine: Engine
     lock: contextlib.AbstractContextManager[bool]
-    connection: Connection | None
+    connection: Callable[[], Connection | None]
+    """Returns the connection, None while there is none."""
+    is_alive: Callable[[], bool]
+    """Returns True unless the consumer is closed or failed."""
+    check_usable: Callable[[], None]
+    """Raises when the consumer is closed or has failed."""
+    call_later: Callable[[float, Callable[[], None]], None]
+    """Calls a function on the loop after so many seconds, unless the consumer was closed by then."""
+    note: Callable[[str, int], None]
+    """Counts a rare event, when recording is on."""
 
-    @property
-    def client(self) -> ClientContext: ...
-    @property
-    def is_alive(self) -> bool: ...
-    def describe(self) -> str: ...
-    def check_usable(self) -> None: ...
-    def note(self, name: str, number: int = 1) -> None: ...
-    def call_later(self, seconds: float, function: Callable[[], None]) -> None: ...
-    def look_again(self) -> None: ...
+    def describe(self) -> str:
+        """Return a short name for logs."""
+        return f"Consumer {self.name} of {self.topic} ({self.config.subscription_name})"

@@ -107,16 +107,6 @@ class DeadLetterClient(ClientContext, Protocol):
     def count_dead_letter(self, topic: TopicName, subscription_name: str) -> None: ...
 
 
-class DeadLetterConsumer(ConsumerContext, Protocol):
-    """Consumer of a partition with a dead-letter topic."""
-
-    name: str
-
-    @property
-    def client(self) -> DeadLetterClient: ...
-    def redeliver(self, entries: list[EntryKey] | None) -> None: ...
-
-
 class EntryAcks(Protocol):
     """Acknowledgements of a consumer's entries."""
 
@@ -127,14 +117,22 @@ class EntryAcks(Protocol):
 class DeadLetterRouter:
     """Dead-letter router of a partition's consumer."""
 
-    def __init__(self, consumer: DeadLetterConsumer, policy: DeadLetterPolicy) -> None:
-        self._consumer = consumer
+    def __init__(
+        self,
+        context: ConsumerContext,
+        policy: DeadLetterPolicy,
+        client: DeadLetterClient,
+        redeliver: Callable[[list[EntryKey]], None],
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._redeliver = redeliver
         # Tracker of the same consumer, which sets this when it is created.
         self.acks: EntryAcks
         self._policy = policy
-        subscription = consumer.config.subscription_name
-        self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
-        self.retry_letter_topic = policy.retry_letter_topic or retry_letter_topic(consumer.topic.full, subscription)
+        subscription = context.config.subscription_name
+        self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(context.topic.full, subscription)
+        self.retry_letter_topic = policy.retry_letter_topic or retry_letter_topic(context.topic.full, subscription)
         self._dead: DeadLetterTracker[Decoded] = DeadLetterTracker(policy.max_redeliver_count)
         self._producers: dict[tuple[str, bytes | None], asyncio.Task[TopicProducer]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -149,7 +147,7 @@ class DeadLetterRouter:
         """Return True if the entry exceeded `max_redeliver_count` and goes to the dead-letter topic instead."""
         entry = decoded.entry
         verdict = self._dead.delivered(entry.key, entry.redelivery_count, decoded)
-        engine = self._consumer.engine
+        engine = self._context.engine
         if verdict is Verdict.SEND:
             engine.call(self._send_dead, [(entry.key, decoded)])
         elif verdict is Verdict.ACKNOWLEDGE:
@@ -161,7 +159,7 @@ class DeadLetterRouter:
         """Send those of the entries to redeliver that reached the limit to the dead-letter topic; return the others."""
         dead, others = self._dead.refused(entries)
         if dead:
-            self._consumer.engine.call(self._send_dead, dead)
+            self._context.engine.call(self._send_dead, dead)
         return others
 
     def acknowledged(self, entry: EntryKey) -> None:
@@ -184,7 +182,7 @@ class DeadLetterRouter:
             self._spawn(self._send_all_dead(dead))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._consumer.engine.spawn(work)
+        task = self._context.engine.spawn(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -195,19 +193,18 @@ class DeadLetterRouter:
         if not failed:
             self._backoff.reset()
             return
-        loop = self._consumer.engine.loop
+        loop = self._context.engine.loop
         # They count as in transit meanwhile: redeliveries of them are dropped.
         later = loop.call_later(self._backoff.next(loop.time()), self._give_back, failed)
         self._later = [*(each for each in self._later if each.when() > loop.time()), later]
 
     async def _send_dead_entry(self, key: EntryKey, decoded: Decoded) -> EntryKey | None:
         """Send the open messages of an entry and acknowledge it; return it when that failed."""
-        consumer = self._consumer
         messages = self.acks.still_open(decoded)
         outcomes = await asyncio.gather(*(self.send_to_dlq(message) for message in messages), return_exceptions=True)
         failure = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failure is None:
-            with consumer.lock:
+            with self._context.lock:
                 self._dead.arrived(key)
             self.acks.add(key, -1, 0)
             return None
@@ -219,17 +216,17 @@ class DeadLetterRouter:
                 self.acks.add(key, message.batch_index, message.entry.batch_size)
         _log.warning(
             "%s: cannot send %d:%d to the dead-letter topic %s, it is redelivered: %s",
-            consumer.describe(), *key, self.dead_letter_topic, failure,
+            self._context.describe(), *key, self.dead_letter_topic, failure,
         )  # fmt: skip
         return key
 
     def _give_back(self, failed: list[EntryKey]) -> None:
-        consumer = self._consumer
-        with consumer.lock:
+        context = self._context
+        with context.lock:
             for key in failed:
                 self._dead.failed(key)
-        if consumer.is_alive:
-            consumer.redeliver(failed)
+        if context.is_alive():
+            self._redeliver(failed)
 
     async def send_to_dlq(self, message: Message) -> MessageId:
         """Send a copy of a message to the dead-letter topic; the caller acknowledges the original."""
@@ -252,16 +249,16 @@ class DeadLetterRouter:
     async def _replace(
         self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
     ) -> None:
-        consumer = self._consumer
+        context = self._context
         try:
-            consumer.check_usable()
+            context.check_usable()
             await copying
         except BaseException:
             copying.close()
-            if consumer.is_alive:
-                consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
+            if context.is_alive():
+                self._redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
-        done: asyncio.Future[None] = consumer.engine.loop.create_future()
+        done: asyncio.Future[None] = context.engine.loop.create_future()
         acknowledge(message, completing(done))
         await done
 
@@ -281,7 +278,7 @@ class DeadLetterRouter:
             message.properties(),
             topic=message.topic_name(),
             message_id=message.message_id(),
-            subscription=self._consumer.config.subscription_name,
+            subscription=self._context.config.subscription_name,
         )
         return {**made, **(additional or {})}
 
@@ -302,7 +299,7 @@ class DeadLetterRouter:
             outgoing.null_partition_key,
         )
         child = producer.route(outgoing.payload, outgoing)
-        future: asyncio.Future[MessageId] = self._consumer.engine.loop.create_future()
+        future: asyncio.Future[MessageId] = self._context.engine.loop.create_future()
 
         def done(error: PulsarException | None, message_id: MessageId | None) -> None:
             if not future.done():
@@ -315,38 +312,38 @@ class DeadLetterRouter:
             await self._room(full.wait_for_room)
         message_id = await future
         if topic == self.dead_letter_topic:
-            self._consumer.client.count_dead_letter(self._consumer.topic, self._consumer.config.subscription_name)
+            self._client.count_dead_letter(self._context.topic, self._context.config.subscription_name)
         return message_id
 
     async def _room(self, wait_for_room: Callable[[Callable[[], None]], None]) -> None:
         released = asyncio.Event()
         # Called in the thread that releases the memory.
-        wait_for_room(lambda: self._consumer.engine.call(released.set))
+        wait_for_room(lambda: self._context.engine.call(released.set))
         await released.wait()
 
     async def _producer(self, topic: str, message: Message) -> TopicProducer:
         if self._closed:
-            raise AlreadyClosed("The consumer is closed", topic=self._consumer.topic.full)
+            raise AlreadyClosed("The consumer is closed", topic=self._context.topic.full)
         key = (topic, message.schema_version_bytes())
         task = self._producers.get(key)
         if task is not None and task.done() and not _is_usable(task):
             task = None
         if task is None:
-            task = self._consumer.engine.spawn(self._open(*key))
+            task = self._context.engine.spawn(self._open(*key))
             self._producers[key] = task
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise AlreadyClosed("The consumer was closed meanwhile", topic=self._consumer.topic.full) from None
+                raise AlreadyClosed("The consumer was closed meanwhile", topic=self._context.topic.full) from None
             raise
 
     async def _open(self, topic: str, version: bytes | None) -> TopicProducer:
-        client = self._consumer.client
+        client = self._client
         schema = None
         if version is not None:
             with contextlib.suppress(TopicNotFound):
-                info = await client.writer_schema(self._consumer.topic.full, version)
+                info = await client.writer_schema(self._context.topic.full, version)
                 schema = _AsWritten(info)
         return await client.create_producer(self._config_of(topic), schema)
 
@@ -355,9 +352,9 @@ class DeadLetterRouter:
         options: dict[str, Any] = {"batching_enabled": False, "block_if_queue_full": False}
         chosen = policy.dead_letter_producer_options
         if topic == self.dead_letter_topic:
-            consumer = self._consumer
+            context = self._context
             mark = "".join(random.choices(_ALPHANUMERIC, k=5))
-            name = f"{consumer.topic.full}-{consumer.config.subscription_name}-{consumer.name}-{mark}-DLQ"
+            name = f"{context.topic.full}-{context.config.subscription_name}-{context.name}-{mark}-DLQ"
             options["producer_name"] = name
             options["initial_subscription_name"] = policy.initial_subscription_name
         else:

@@ -31,8 +31,10 @@ class ListenerThreads:
         self._lock = threading.Lock()
 
     def assign(self) -> Callable[[Drain], None]:
-        """Return a function that submits work to the thread assigned to this consumer."""
+        """Return a function that submits work to the thread assigned to this consumer; after `stop` it does nothing."""
         with self._lock:
+            if not self.is_open:
+                return _discard
             if not self._queues:
                 for number in range(self._count):
                     queue: SimpleQueue[Drain | None] = SimpleQueue()
@@ -59,6 +61,10 @@ class ListenerThreads:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _discard(_drain: Drain) -> None:
+    pass
 
 
 def _work(queue: SimpleQueue[Drain | None]) -> None:

@@ -21,11 +21,16 @@ from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
-from pulsar_native.engine.consumer.close import close, close_inline, unsubscribe
+from pulsar_native.engine.consumer.close import close_inline, unsubscribe
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
-from pulsar_native.engine.consumer.topic_subscriptions import SubscriptionsClient, TopicSubscriptions
+from pulsar_native.engine.consumer.topic_subscriptions import (
+    SubscriptionEvents,
+    SubscriptionsClient,
+    TopicSubscriptions,
+)
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled, track_fork
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -35,12 +40,14 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
+    from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
     from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
@@ -59,10 +66,18 @@ class MultiTopicsClient(SubscriptionsClient, Protocol):
     def forget(self, handler: MultiTopicsConsumer) -> None: ...
 
 
-class MultiTopicsConsumer(TopicSubscriptions):
-    """Consumer of a topic, of all partitions of a topic, or of several topics."""
+class PatternWatcher(Protocol):
+    """Watcher of the topics of a pattern."""
 
-    client: MultiTopicsClient
+    pattern: TopicPattern
+
+    async def open(self) -> None: ...
+    def leave(self, topic: TopicName) -> None: ...
+    def stay(self, topic: TopicName) -> None: ...
+
+
+class MultiTopicsConsumer:
+    """Consumer of a topic, of all partitions of a topic, or of several topics."""
 
     def __init__(
         self,
@@ -72,7 +87,8 @@ class MultiTopicsConsumer(TopicSubscriptions):
         schema: VersionedDecoder,
         wire_schema: pb.Schema | None,
     ) -> None:
-        super().__init__(client, config, topics, schema, wire_schema)
+        self.client = client
+        self.config = config
         # True if permits depend on whether a receiver waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
         # Prefetch buffer of the partition whose turn it is; always empty where no API dequeues from it.
@@ -82,7 +98,66 @@ class MultiTopicsConsumer(TopicSubscriptions):
         self.on_ready: Wake | None = None
         # Interceptors; the APIs pass arriving messages to them.
         self.chain: ConsumerChain | None = None
+        # Listener that is notified when a partition's consumer becomes active or inactive (Failover).
+        self.activity: ConsumerEvents | None = None
+        self.pattern: PatternWatcher | None = None
+        self.subscriptions = TopicSubscriptions(client, config, topics, schema, wire_schema, self._events())
+        # The same object all the time: the APIs keep it.
+        self.fast_acks = self.subscriptions.fast_acks
         track_fork(self)
+
+    def _events(self) -> SubscriptionEvents:
+        return SubscriptionEvents(on_arrival=self._arrived, on_active_change=self._active_changed)
+
+    def _active_changed(self, is_active: bool, partition: int) -> None:
+        if self.activity is not None:
+            self.activity.changed(is_active, partition)
+
+    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+        """Subscribe to every partition; the first failure closes the others and is raised.
+
+        `broker` serves the only topic, if that is known: it is not looked up then.
+        """
+        subscriptions = self.subscriptions
+        try:
+            await subscriptions.open(broker)
+            if self.pattern is not None:
+                subscriptions.changes = True
+                await self.pattern.open()
+        except BaseException:
+            await subscriptions.close()
+            raise
+        subscriptions.start_growth()
+
+    # --- topics (thread-safe) ---------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Consumer name, the same for all partitions."""
+        return self.subscriptions.name
+
+    @property
+    def topics(self) -> dict[TopicName, int]:
+        """Topics with their numbers of partitions, 0 for one without."""
+        return self.subscriptions.topics
+
+    @property
+    def children(self) -> list[PartitionConsumer]:
+        """Consumers of the partitions."""
+        return self.subscriptions.children
+
+    @property
+    def held(self) -> bool:
+        """True during a strict pause."""
+        return self.subscriptions.is_held
+
+    def owner(self, message_id: MessageId) -> PartitionConsumer:
+        """Return the consumer a message id belongs to."""
+        return self.subscriptions.owner(message_id)
+
+    def add_task(self, task: asyncio.Task[None]) -> None:
+        """Have a task end with the consumer."""
+        self.subscriptions.add_task(task)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -101,7 +176,9 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
         # While others wait as well, the following messages are theirs.
         return self._next(
-            self._dequeue_and_prefetch if self.prefetches and len(self._waiters) < 2 else PartitionConsumer.dequeue
+            self._dequeue_and_prefetch
+            if self.subscriptions.prefetches and len(self._waiters) < 2
+            else PartitionConsumer.dequeue
         )
 
     def _dequeue_and_prefetch(self, child: PartitionConsumer) -> Message | None:
@@ -116,7 +193,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
         After each call of it the API pops from `prefetched`, until that is empty.
         """
-        self.prefetches = True
+        self.subscriptions.prefetches = True
         for child in self.children:
             child.enable_prefetch()
 
@@ -163,7 +240,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
                 return taken
 
     def _check_open(self) -> None:
-        if self._ended:
+        if self.subscriptions.has_ended:
             raise AlreadyClosed("The consumer is closed")
         for child in self.children:
             if child.state in (State.CLOSED, State.CLOSING, State.FAILED):
@@ -171,7 +248,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     def may_have_more(self) -> bool:
         """Return True if `dequeue` may return a message, or would raise."""
-        if self._ring or self._ended:
+        if self._ring or self.subscriptions.has_ended:
             return True
         return any(child.state in (State.CLOSED, State.FAILED) for child in self.children)
 
@@ -220,15 +297,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Acknowledge one received message; `done` waits for the receipt."""
-        child = self._by_topic.get(message.entry.topic)
-        if child is None:
-            raise self._unread("message", message.entry.topic)
-        child.acknowledge_message(message, done)
+        self.subscriptions.consumer_of("message", message.entry.topic).acknowledge_message(message, done)
 
     def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Acknowledge messages of any of the topics; `done` waits for the receipts."""
-        if not self.changes and len(self.children) == 1:
-            self.children[0].acknowledge(ids, done)
+        children = self.children
+        if not self.subscriptions.changes and len(children) == 1:
+            children[0].acknowledge(ids, done)
             return
         grouped: dict[PartitionConsumer, list[MessageId]] = {}
         for message_id in ids:
@@ -260,9 +335,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     def _by_owner(self, received: ArrowBatch) -> dict[PartitionConsumer, list[EntryRange]]:
         grouped: dict[PartitionConsumer, list[EntryRange]] = {}
         for each in received.ranges:
-            child = self._by_topic.get(each.topic)
-            if child is None:
-                raise self._unread("entry", each.topic)
+            child = self.subscriptions.consumer_of("entry", each.topic)
             grouped.setdefault(child, []).append(each)
         return grouped
 
@@ -320,17 +393,11 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Grant no more permits; messages already permitted still arrive, but not at the application if strict.
         Thread-safe.
         """
-        # Order of events: set first, so that a topic that is added concurrently is paused by its own task.
-        self._paused = True
-        self.held = self.held or strict
-        for child in self.children:
-            child.pause(strict=strict)
+        self.subscriptions.pause(strict=strict)
 
     def resume(self) -> None:
         """Grant the permits collected since `pause`, and go on. Thread-safe."""
-        self._paused = self.held = False
-        for child in self.children:
-            child.resume()
+        self.subscriptions.resume()
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Queue messages again that the application did not receive, after a strict pause. Thread-safe."""
@@ -407,14 +474,25 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:
         """Unsubscribe from one topic, or from all and close; the only topic of a plain consumer is all."""
-        if topic is None or (self.pattern is None and list(self.topics) == [TopicName.parse(topic)]):
+        subscriptions = self.subscriptions
+        name = None if topic is None else TopicName.parse(topic)
+        if name is None or (self.pattern is None and list(subscriptions.topics) == [name]):
             await self.unsubscribe(force=force)
-        else:
-            await self.unsubscribe_topic(topic, force=force)
+            return
+        subscriptions.check_topic(name)
+        # Order of events: first the watcher excludes the topic, else its task would subscribe again immediately.
+        if self.pattern is not None:
+            self.pattern.leave(name)
+        try:
+            await subscriptions.unsubscribe_topic(name, force=force)
+        except BaseException:
+            if self.pattern is not None:
+                self.pattern.stay(name)
+            raise
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription of every partition."""
-        self._stop_growth()
+        self.subscriptions.stop_tasks()
         await gather_settled(unsubscribe(child, force=force) for child in self.children)
         self.ended()
 
@@ -423,11 +501,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
         With a time limit, or with `counted`, the broker is asked for its counts of what is unacknowledged.
         """
-        counted = counted or timeout is not None
-        self._stop_growth()
-        # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
-        self._ended = True
-        reports = await gather(close(child, timeout, counted=counted) for child in self.children)
+        reports = await self.subscriptions.close(timeout, counted=counted or timeout is not None)
         self.ended()
         return tuple(reports)
 
@@ -437,12 +511,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
         Interceptors are called on the loop before the close returns, several partitions are closed concurrently.
         """
         children = self.children
-        if type(self) is not MultiTopicsConsumer or len(children) != 1 or self._tasks or self.pattern is not None:
+        takes_loop = type(self) is not MultiTopicsConsumer or self.subscriptions.has_tasks or self.pattern is not None
+        if takes_loop or len(children) != 1:
             return None
         report = close_inline(children[0], timeout, self.ended, counted=timeout is not None)
         if report is None:
             return None
-        self._ended = True
+        self.subscriptions.has_ended = True
         return (report,)
 
     def abandon(self) -> None:
@@ -453,8 +528,8 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     def ended(self) -> None:
         """Release everything: no more messages will be received."""
-        self._stop_growth()
-        self._ended = True
+        self.subscriptions.stop_tasks()
+        self.subscriptions.has_ended = True
         self.client.forget(self)
         # Without partition consumers nothing else wakes those who wait.
         self._wake_first()
@@ -464,7 +539,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     @property
     def is_closed(self) -> bool:
         """True after the consumer was closed."""
-        return self._ended
+        return self.subscriptions.has_ended
 
     @property
     def description(self) -> str:
@@ -481,7 +556,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     @property
     def is_connected(self) -> bool:
         """True if every partition is connected."""
-        return not self._ended and all(child.is_connected for child in self.children)
+        return not self.subscriptions.has_ended and all(child.is_connected for child in self.children)
 
 
 def _checked(target: object) -> SeekTarget:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
-from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import PulsarException, TopicNotFound, log_text
 from pulsar_native.protocol.backoff import Backoff
@@ -43,14 +43,18 @@ class PatternTopicsWatcher:
     """Watcher that keeps a consumer subscribed to the topics a pattern matches."""
 
     def __init__(
-        self, client: ClientContext, consumer: MultiTopicsConsumer, pattern: TopicPattern, changed: TopicsChanged | None
+        self,
+        client: ClientContext,
+        subscriptions: TopicSubscriptions,
+        pattern: TopicPattern,
+        changed: TopicsChanged | None,
     ) -> None:
         self.pattern = pattern
         self._client = client
-        self._consumer = consumer
+        self._subscriptions = subscriptions
         self._changed = changed
-        self._mode = consumer.config.regex_subscription_mode
-        self._period = max(1.0, consumer.config.pattern_auto_discovery_period)
+        self._mode = subscriptions.config.regex_subscription_mode
+        self._period = max(1.0, subscriptions.config.pattern_auto_discovery_period)
         self._wanted = WantedTopics(pattern)
         self._updates: deque[pb.CommandWatchTopicUpdate] = deque()
         self._news = asyncio.Event()
@@ -80,7 +84,7 @@ class PatternTopicsWatcher:
             if not isinstance(error, TopicNotFound):
                 raise error
         _log.info("%r means %d topics of %s now", self.pattern.text, len(added), self.pattern.namespace)
-        self._consumer.add_task(self._client.engine.spawn(self._follow()))
+        self._subscriptions.add_task(self._client.engine.spawn(self._follow()))
 
     def leave(self, topic: TopicName) -> None:
         """Exclude a topic the application unsubscribed from, until it was deleted and created again."""
@@ -199,14 +203,14 @@ class PatternTopicsWatcher:
 
     async def _reconcile(self) -> tuple[list[TopicName], list[TopicName], list[BaseException]]:
         """Subscribe to added and remove deleted topics; return what was added, what removed, and the errors."""
-        change = self._wanted.change(self._consumer.topics)
+        change = self._wanted.change(self._subscriptions.topics)
         for topic in change.removed:
-            await self._consumer.remove_topic(topic)
-        grown = change.grown if self._consumer.config.auto_update_partitions else []
+            await self._subscriptions.remove_topic(topic)
+        grown = change.grown if self._subscriptions.config.auto_update_partitions else []
         works = [*(self._add(topic) for topic in change.added), *(self._grow(topic) for topic in grown)]
         results = await asyncio.gather(*works, return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
-        joined = [topic for topic in change.added if topic in self._consumer.topics]
+        joined = [topic for topic in change.added if topic in self._subscriptions.topics]
         loop = self._client.engine.loop
         if failures:
             self._retry_at = loop.time() + self._retry_backoff.next(loop.time())
@@ -217,11 +221,11 @@ class PatternTopicsWatcher:
 
     async def _add(self, topic: TopicName) -> None:
         count = await self._client.partition_count(topic, auto_create=False)
-        await self._consumer.add_topic(topic, count)
+        await self._subscriptions.add_topic(topic, count)
 
     async def _grow(self, topic: TopicName) -> None:
-        if topic in self._consumer.topics:
-            await self._consumer.update_partitions(topic)
+        if topic in self._subscriptions.topics:
+            await self._subscriptions.update_partitions(topic)
 
     def _notify(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
         for error in failures:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
@@ -25,21 +24,26 @@ _LIMIT_SECONDS = 3.0
 _PAUSE_SECONDS = 0.02
 
 
-class RewindingConsumer(ConsumerContext, Protocol):
-    """Consumer of a partition whose cursor is moved back."""
-
-    is_active: bool | None
-
-    async def ask_last(self, connection: Connection) -> MessageId: ...
-    def write_outgoing(self) -> None: ...
-
-
 class RedeliverAll:
     """Redeliver-all requests of a partition's consumer; concurrent ones are merged."""
 
-    def __init__(self, consumer: RewindingConsumer, core: ConsumerCore) -> None:
-        self._consumer = consumer
+    def __init__(
+        self,
+        context: ConsumerContext,
+        core: ConsumerCore,
+        *,
+        ask_last: Callable[[Connection], Awaitable[MessageId]],
+        is_active: Callable[[], bool | None],
+        write_outgoing: Callable[[], None],
+        look_again: Callable[[], None],
+    ) -> None:
+        """`write_outgoing` writes the commands of the core, under the lock; `look_again` wakes those who receive."""
+        self._context = context
         self._core = core
+        self._ask_last = ask_last
+        self._is_active = is_active
+        self._write_outgoing = write_outgoing
+        self._look_again = look_again
         # True while no permits are granted.
         self._is_waiting = False
         # True if redelivery was requested again after the last request was written.
@@ -52,30 +56,30 @@ class RedeliverAll:
         if not self._is_waiting:
             self._is_waiting = True
             self._attachment = self._core.attachment
-            self._consumer.engine.call(self._begin)
+            self._context.engine.call(self._begin)
 
     def _begin(self) -> None:
-        self._consumer.engine.spawn(self._run())
+        self._context.engine.spawn(self._run())
 
     async def _run(self) -> None:
-        consumer, core = self._consumer, self._core
+        core, lock = self._core, self._context.lock
         while self._is_waiting:
             await self._bounded(self._quiet)
-            with consumer.lock:
+            with lock:
                 self._is_asked = False
                 if self._is_attached:
                     core.rewind()
-                    consumer.write_outgoing()
+                    self._write_outgoing()
             await self._bounded(self._answered)
-            with consumer.lock:
+            with lock:
                 # Requested again meanwhile: what was delivered since has an older epoch and is dropped.
                 self._is_waiting = self._is_asked
                 if not self._is_waiting:
                     core.end_rewind()
-                    consumer.write_outgoing()
+                    self._write_outgoing()
         if core.permits.on_demand:
             # With a queue of 0 a waiting receiver requests its permit again.
-            consumer.look_again()
+            self._look_again()
 
     async def _bounded(self, what: Callable[[], Awaitable[object]]) -> None:
         """Wait for a step with a time limit: without a response the request is written all the same."""
@@ -85,26 +89,26 @@ class RedeliverAll:
 
     @property
     def _is_attached(self) -> bool:
-        return self._consumer.connection is not None and self._core.attachment == self._attachment
+        return self._context.connection() is not None and self._core.attachment == self._attachment
 
     async def _answered(self) -> None:
         """Return when the broker has processed the request: permits directly behind it would make it read on from the
         old position.
         """
-        connection = self._consumer.connection
+        connection = self._context.connection()
         if connection is not None and self._is_attached:
-            await self._consumer.ask_last(connection)
+            await self._ask_last(connection)
 
     async def _quiet(self) -> None:
         """Return when the broker reads nothing, or nothing that matters."""
-        consumer, core = self._consumer, self._core
+        core = self._core
         while core.attachment == self._attachment and core.permits.outstanding() > 0:
-            connection = consumer.connection
+            connection = self._context.connection()
             if connection is None:
                 return
-            last = await consumer.ask_last(connection)
+            last = await self._ask_last(connection)
             newest = core.newest
-            if last.entry_id() < 0 or consumer.is_active is False:
+            if last.entry_id() < 0 or self._is_active() is False:
                 return
             if newest is not None and (newest.ledgerId, newest.entryId) >= (last.ledger_id(), last.entry_id()):
                 return

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Any
+from typing import Any, TypeVar, overload
 
+from pulsar_native._type_vars import T_co
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaType
@@ -20,6 +21,8 @@ _log = logging.getLogger("pulsar_native.table_view")
 
 Action = Callable[[str, Any], Any]
 """Called with a key and its value; None (b"" under the schema of bytes) means that the key was removed."""
+
+D = TypeVar("D")
 
 _Position = tuple[int, int, int]
 
@@ -107,13 +110,26 @@ def _call(listener: Action, key: str, value: Any) -> None:
         _log.exception("A listener of the table view failed for key %r", key)
 
 
-class TableMapping(Mapping[str, Any]):
+class TableMapping(Mapping[str, T_co]):
     """Read-only mapping over a table; an iteration covers the keys present at its start."""
 
     _table: Table
 
-    def __getitem__(self, key: str) -> Any:
-        return self._table.values[key]
+    def __getitem__(self, key: str) -> T_co:
+        found: T_co = self._table.values[key]
+        return found
+
+    @overload
+    def get(self, key: str) -> T_co | None: ...
+    @overload
+    def get(self, key: str, default: D) -> T_co | D: ...
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the newest value of a key. Does not block.
+
+        :param key: the key.
+        :param default: result for a key that is not in the table. Default None.
+        """
+        return self._table.values.get(key, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._table.values))
@@ -128,7 +144,7 @@ class TableMapping(Mapping[str, Any]):
         named = "" if subscription is None else f", subscription={subscription}"
         return f"TableView(topic={topic}{named})"
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, T_co]:
         """Return a copy of all keys and values."""
         return dict(self._table.values)
 
@@ -136,19 +152,19 @@ class TableMapping(Mapping[str, Any]):
         """Return a view of the current keys."""
         return self.snapshot().keys()
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, T_co]:
         """Return a view of the current keys and values."""
         return self.snapshot().items()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[T_co]:
         """Return a view of the current values."""
         return self.snapshot().values()
 
-    def for_each(self, callback: Action) -> None:
+    def for_each(self, callback: Callable[[str, T_co], Any]) -> None:
         """Call `callback` with every key and its value, in the calling thread."""
         self._table.for_each(callback)
 
-    def listen(self, callback: Action) -> None:
+    def listen(self, callback: Callable[[str, T_co | None], Any]) -> None:
         """Call with every key that changes from now on, and its new value; None, b"" under the schema of bytes,
         when it was removed.
 
@@ -156,7 +172,7 @@ class TableMapping(Mapping[str, Any]):
         """
         self._table.listen(callback)
 
-    def for_each_and_listen(self, callback: Action) -> None:
+    def for_each_and_listen(self, callback: Callable[[str, T_co | None], Any]) -> None:
         """Call `callback` with every key and its value, then as `listen` with every change; no change is missed in
         between.
         """

@@ -1,8 +1,8 @@
-"""Topics of a multi-topics consumer, and the `PartitionConsumer`s of their partitions.
+"""Topic subscriptions of a multi-topics consumer: its topics, and the `PartitionConsumer`s of their partitions.
 
-Rules: all partitions of a topic are subscribed or none. The lists are replaced, never changed, since other threads read
-them without a lock. A message id is routed to its consumer by its topic. Changes are on the loop; reading is
-thread-safe.
+Rules: what happens to a partition is passed on by the functions of `SubscriptionEvents`. All partitions of a topic are
+subscribed or none. The lists are replaced, never changed, since other threads read them without a lock. A message id is
+routed to its consumer by its topic. Changes are on the loop; reading is thread-safe.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import logging
 import random
 import string
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pulsar_native.config import ConsumerConfig
@@ -31,26 +32,17 @@ from pulsar_native.exceptions import (
     log_text,
 )
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.topic_pattern import TopicPattern
+from pulsar_native.protocol.consumer import Arriving
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
-    from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 
 _log = logging.getLogger("pulsar_native.consumer")
-
-
-class PatternWatcher(Protocol):
-    """Watcher of the topics of a pattern."""
-
-    pattern: TopicPattern
-
-    async def open(self) -> None: ...
-    def leave(self, topic: TopicName) -> None: ...
-    def stay(self, topic: TopicName) -> None: ...
 
 
 class SubscriptionsClient(ConsumerClient, Protocol):
@@ -59,8 +51,24 @@ class SubscriptionsClient(ConsumerClient, Protocol):
     def retire(self, parts: list[PartitionConsumer]) -> None: ...
 
 
-class TopicSubscriptions(ABC):
-    """Topics of a `MultiTopicsConsumer`, which inherits it."""
+@dataclass(frozen=True, slots=True)
+class SubscriptionEvents:
+    """Functions called for what happens to the partitions of a consumer; those that may be None are for interceptors.
+
+    `on_active_change` is called on Failover subscriptions. With `allows_fast_acks` the APIs may acknowledge by the fast
+    path, where nothing else sees the acknowledgement.
+    """
+
+    on_arrival: Callable[[PartitionConsumer], None]
+    on_active_change: Callable[[bool, int], None]
+    arriving: Arriving | None = None
+    on_redelivery: Callable[[TopicName, str, list[EntryKey]], None] | None = None
+    on_partitions_change: Callable[[TopicName, int], None] | None = None
+    allows_fast_acks: bool = True
+
+
+class TopicSubscriptions:
+    """Topics of a `MultiTopicsConsumer`."""
 
     def __init__(
         self,
@@ -69,69 +77,54 @@ class TopicSubscriptions(ABC):
         topics: dict[TopicName, int],
         schema: VersionedDecoder,
         wire_schema: pb.Schema | None,
+        events: SubscriptionEvents,
     ) -> None:
-        self.client = client
+        self._client = client
         # One name for all partitions, also of topics that are added later.
         self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
         self.config = config
         self.topics = topics
-        # Watcher of the pattern, if any, and whether the topics may change, for this or another reason.
-        self.pattern: PatternWatcher | None = None
+        # Whether the topics may change, for a pattern or another reason.
         self.changes = False
+        self._events = events
         self._schema = schema
         self._wire_schema = wire_schema
-        self._ended = False
-        self._paused = False
+        # True after the consumer was closed.
+        self.has_ended = False
+        self._is_paused = False
         # True during a strict pause.
-        self.held = False
+        self.is_held = False
         # True if an API dequeues from the prefetch buffers.
         self.prefetches = False
         self._tasks: list[asyncio.Task[None]] = []
-        # Listener that is notified when a partition's consumer becomes active or inactive (Failover).
-        self.activity: ConsumerEvents | None = None
         # One decoder per topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
-        start = config.start_message_id
-        if len(names) > 1 and start is not None and start not in (MessageId.earliest, MessageId.latest):
-            raise InvalidConfiguration(
-                "Over several topics or partitions a reader starts at MessageId.earliest or latest, as an id belongs "
-                "to one of them; move each with seek(function) then"
-            )
+        _check_start(config, names)
         if config.receiver_queue_size == 0 and (len(names) != 1 or any(topics.values())):
             raise InvalidConfiguration(
                 "receiver_queue_size=0 is for one topic without partitions: of several it is not known which "
                 "to ask for the next message; use receiver_queue_size=1, or subscribe to one partition by its name"
             )
-        self.children = [self._child(name, len(names)) for name in names]
+        self.children = [self._create(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
         # By topic, the trackers whose fast path the APIs may use directly: `AckGroupingTracker.fast_path`.
         self.fast_acks: dict[str, AckGroupingTracker] = {}
         self._offer_fast_acks(self.children)
 
-    @abstractmethod
-    def _arrived(self, child: PartitionConsumer) -> None:
-        """Process a consumer's arrival of messages. On the loop."""
-
     async def open(self, broker: BrokerOfTopic | None = None) -> None:
-        """Subscribe to every partition; the first failure closes the others and is raised.
+        """Subscribe to every partition; the first failure is raised when all were tried.
 
         `broker` serves the only topic, if that is known: it is not looked up then.
         """
         if len(self.children) == 1:
             self.children[0].assign(broker)
-        try:
-            await gather_settled(open_at_start(child) for child in self.children)
-            if self.pattern is not None:
-                self.changes = True
-                await self.pattern.open()
-        except BaseException:
-            self._stop_growth()
-            self._ended = True
-            await gather(close(child) for child in self.children)
-            raise
+        await gather_settled(open_at_start(child) for child in self.children)
+
+    def start_growth(self) -> None:
+        """Look for new partitions from now on, where there may be any."""
         if self.config.auto_update_partitions and (self.changes or any(self.topics.values())):
-            self.add_task(self.client.engine.spawn(self._watch_growth()))
+            self.add_task(self._client.engine.spawn(self._watch_growth()))
 
     async def _watch_growth(self) -> None:
         while True:
@@ -141,12 +134,12 @@ class TopicSubscriptions(ABC):
                     try:
                         await self.update_partitions(topic)
                     except PulsarException as error:
-                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), log_text(error))
+                        _log.warning("%s: cannot join new partitions yet: %s", self._describe(topic), log_text(error))
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Subscribe to added partitions; failures are retried next time."""
         known = self.topics[topic]
-        count = await self.client.partition_count(topic, auto_create=not self.changes)
+        count = await self._client.partition_count(topic, auto_create=not self.changes)
         if count < known:
             _log.warning("%s has %d partitions, fewer than the %d consumed: ignored", topic, count, known)
         if count <= known or topic not in self.topics:
@@ -156,9 +149,11 @@ class TopicSubscriptions(ABC):
             # Messages published before the partition was discovered have no subscription to wait in.
             config = config.replace(start_message_id=MessageId.earliest)
         total = len(self.children) + count - known
-        added = [self._child(topic.with_partition(index), total, config) for index in range(known, count)]
+        added = [self._create(topic.with_partition(index), total, config) for index in range(known, count)]
         await self._join(topic, count, added)
-        _log.info("%s now has %d partitions", self.describe(topic), count)
+        _log.info("%s now has %d partitions", self._describe(topic), count)
+        if self._events.on_partitions_change is not None:
+            self._events.on_partitions_change(topic, count)
 
     async def add_topic(self, topic: TopicName, count: int) -> None:
         """Subscribe to one more topic, with all its partitions or not at all."""
@@ -167,7 +162,7 @@ class TopicSubscriptions(ABC):
         self._decoders[topic] = self._schema.for_topic()
         names = _names(topic, count)
         try:
-            await self._join(topic, count, [self._child(name, len(self.children) + len(names)) for name in names])
+            await self._join(topic, count, [self._create(name, len(self.children) + len(names)) for name in names])
         except BaseException:
             self._decoders.pop(topic, None)
             raise
@@ -175,7 +170,7 @@ class TopicSubscriptions(ABC):
     async def _join(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         try:
             await gather_settled(open_at_start(child) for child in added)
-            if self._ended:
+            if self.has_ended:
                 raise AlreadyClosed("The consumer was closed meanwhile", topic=topic.full)
         except BaseException:
             await gather(close(child) for child in added)
@@ -189,10 +184,10 @@ class TopicSubscriptions(ABC):
             for child in added:
                 child.enable_prefetch()
         self.children = [*self.children, *added]
-        if self._paused:
+        if self._is_paused:
             # The pause may have begun after they were created.
             for child in added:
-                child.pause(strict=self.held)
+                child.pause(strict=self.is_held)
         self.topics = {**self.topics, topic: count}
 
     def _remove_consumers(self, topic: TopicName) -> list[PartitionConsumer]:
@@ -213,69 +208,80 @@ class TopicSubscriptions(ABC):
         for child in gone:
             child.drop_queued()
         await gather(close(child) for child in gone)
-        self.client.retire(gone)
+        self._client.retire(gone)
 
-    async def unsubscribe_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete the subscription of one of the topics and go on with the others."""
-        topic = TopicName.parse(name)
+    def check_topic(self, topic: TopicName) -> None:
+        """Raise for a topic that is not consumed."""
         if topic not in self.topics:
             raise InvalidConfiguration(
                 f"The consumer does not read {topic}; its topics are {', '.join(map(str, self.topics)) or 'none'}"
             )
+
+    async def unsubscribe_topic(self, topic: TopicName, *, force: bool = False) -> None:
+        """Delete the subscription of one of the topics; on failure it is consumed as before."""
         count, decoder = self.topics[topic], self._decoders[topic]
-        # Order of events: first the watcher excludes the topic, else its task would subscribe again
-        # immediately. Then the consumers are removed: one that is closing would look like a closed one to those who
-        # wait for messages.
-        if self.pattern is not None:
-            self.pattern.leave(topic)
+        # Removed first: a consumer that is closing would look like a closed one to those who wait for messages.
         own = self._remove_consumers(topic)
         try:
             await gather_settled(unsubscribe(child, force=force) for child in own)
         except BaseException:
-            if self.pattern is not None:
-                self.pattern.stay(topic)
             self._decoders[topic] = decoder
             self._put_in(topic, count, own)
             raise
         for child in own:
             child.drop_queued()
-        self.client.retire(own)
+        self._client.retire(own)
 
     # --- partition consumers ----------------------------------------------------------------------------------------
 
-    def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
+    def _create(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
         across = self.config.max_total_receiver_queue_size_across_partitions
         size = self.config.receiver_queue_size
         if count > 1:
             size = min(size, max(1, across // count))
+        events, is_failover = self._events, self.config.consumer_type is ConsumerType.Failover
         child = PartitionConsumer(
-            self.client,
+            self._client,
             config or self.config,
             name,
             name=self.name,
             queue_size=size,
             schema=self._decoders[name] if name in self._decoders else self._decoders[name.base],
             wire_schema=self._wire_schema,
-            on_arrival=self._arrived,
+            on_arrival=events.on_arrival,
             # A deleted topic must not be created again because its consumer reconnects.
             create_topic=not self.changes,
+            arriving=events.arriving,
+            on_redelivery=None if events.on_redelivery is None else partial(events.on_redelivery, name),
+            on_active_change=events.on_active_change if is_failover else None,
         )
-        if self._paused:
-            child.pause(strict=self.held)
-        if self.config.consumer_type is ConsumerType.Failover:
-            child.on_activity = self._active_changed
+        if self._is_paused:
+            child.pause(strict=self.is_held)
         return child
 
-    def _active_changed(self, is_active: bool, partition: int) -> None:
-        if self.activity is not None:
-            self.activity.changed(is_active, partition)
-
     def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
-        self.fast_acks.update({child.topic.full: child.acks for child in children if child.acks.allows_fast_path})
+        if self._events.allows_fast_acks:
+            self.fast_acks.update({child.topic.full: child.acks for child in children if child.acks.allows_fast_path})
 
-    def describe(self, topic: TopicName) -> str:
+    def _describe(self, topic: TopicName) -> str:
         """Return a short name for logs."""
         return f"Consumer {self.name} of {topic} ({self.config.subscription_name})"
+
+    # --- pause (thread-safe) ----------------------------------------------------------------------------------------
+
+    def pause(self, *, strict: bool) -> None:
+        """Pause every partition, also of topics that are added later."""
+        # Order of events: set first, so that a topic that is added concurrently is paused by its own task.
+        self._is_paused = True
+        self.is_held = self.is_held or strict
+        for child in self.children:
+            child.pause(strict=strict)
+
+    def resume(self) -> None:
+        """Resume every partition."""
+        self._is_paused = self.is_held = False
+        for child in self.children:
+            child.resume()
 
     # --- reading (thread-safe) ----------------------------------------------------------------------------------------
 
@@ -285,10 +291,7 @@ class TopicSubscriptions(ABC):
             return self.children[0]
         topic = message_id.topic_name()
         if topic is not None:
-            child = self._by_topic.get(topic)
-            if child is None:
-                raise self._unread("message id", topic, OperationNotSupported)
-            return child
+            return self.consumer_of("message id", topic, OperationNotSupported)
         if len(self.topics) == 1 and message_id.partition() >= 0:
             name = next(iter(self.topics)).with_partition(message_id.partition())
             child = self._by_topic.get(name.full)
@@ -299,19 +302,55 @@ class TopicSubscriptions(ABC):
             "use the message itself, or MessageId.deserialize(..., topic=...)"
         )
 
-    def _unread(self, what: str, topic: str, kind: type[PulsarException] = InvalidConfiguration) -> PulsarException:
+    def consumer_of(
+        self, what: str, topic: str, kind: type[PulsarException] = InvalidConfiguration
+    ) -> PartitionConsumer:
+        """Return the consumer of a topic, or raise for `what`, which is of it."""
+        child = self._by_topic.get(topic)
+        if child is None:
+            raise self._unread(what, topic, kind)
+        return child
+
+    def _unread(self, what: str, topic: str, kind: type[PulsarException]) -> PulsarException:
         if self.changes:
             # The topic may have been removed a moment ago.
             return NotConnected(f"The {what} is of {topic}, which this consumer does not read, or no longer")
         return kind(f"The {what} is of {topic}, which this consumer does not read")
 
+    # --- end --------------------------------------------------------------------------------------------------------
+
     def add_task(self, task: asyncio.Task[None]) -> None:
         """Have a task end with the consumer."""
         self._tasks.append(task)
 
-    def _stop_growth(self) -> None:
+    @property
+    def has_tasks(self) -> bool:
+        """True if tasks of the loop belong to it. Thread-safe."""
+        return bool(self._tasks)
+
+    def stop_tasks(self) -> None:
+        """Follow changes of topics and partitions no more."""
         for task in self._tasks:
             task.cancel()
+
+    async def close(self, timeout: float | None = None, *, counted: bool = False) -> list[ConsumerClose]:
+        """Close every partition's consumer, within `timeout` seconds, else the operation time-out.
+
+        With `counted` the broker is asked for its counts.
+        """
+        self.stop_tasks()
+        # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
+        self.has_ended = True
+        return await gather(close(child, timeout, counted=counted) for child in self.children)
+
+
+def _check_start(config: ConsumerConfig, names: list[TopicName]) -> None:
+    start = config.start_message_id
+    if len(names) > 1 and start is not None and start not in (MessageId.earliest, MessageId.latest):
+        raise InvalidConfiguration(
+            "Over several topics or partitions a reader starts at MessageId.earliest or latest, as an id belongs "
+            "to one of them; move each with seek(function) then"
+        )
 
 
 def _names(topic: TopicName, partitions: int) -> list[TopicName]:

@@ -1,7 +1,8 @@
-"""Backpressure of a producer: refusals for a full queue or memory limit, with errors that name the fix."""
+"""Backpressure of a producer: refusals for a full queue or memory limit, with errors that name the fix, and waiters."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +32,33 @@ class Backpressure(NamedTuple):
         if self.on_give_up is not None:
             self.on_give_up(self.error)
         return self.error
+
+
+class CapacityWaiters:
+    """Callbacks that wait for capacity in the queue, each for a number of messages or chunks; in order.
+
+    Called under the producer's lock; the callbacks themselves are called without it.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def add(self, needed: int, wake: Callable[[], None]) -> None:
+        """Call `wake` when there is capacity for `needed` messages or chunks."""
+        self.waiting.append((needed, wake))
+
+    def pop_ready(self, capacity: int | None) -> list[Callable[[], None]]:
+        """Remove and return the callbacks to call, in order, up to one that does not fit yet; None is unlimited
+        capacity.
+
+        A woken sender that finds the capacity used up waits again.
+        """
+        woken: list[Callable[[], None]] = []
+        while self.waiting and (capacity is None or self.waiting[0][0] <= capacity):
+            woken.append(self.waiting.popleft()[1])
+        return woken
 
 
 def queue_full(limit: int, topic: str) -> PulsarException:

@@ -24,8 +24,7 @@ from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
-from pulsar_native.engine.producer.backpressure import Backpressure
-from pulsar_native.engine.producer.waiters import CapacityWaiters, FlushWaiters
+from pulsar_native.engine.producer.backpressure import Backpressure, CapacityWaiters
 from pulsar_native.engine.transaction import Transactions
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import ProducerAccessMode
@@ -44,7 +43,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_op import Callback, SendCallback, SendOp, SendReceipt
+from pulsar_native.protocol.send_op import Callback, FlushWaiters, SendCallback, SendOp, SendReceipt
 from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands

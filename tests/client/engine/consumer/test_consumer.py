@@ -15,6 +15,7 @@ from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, ConsumerBusy, NotConnected, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry, single_entry
@@ -41,8 +42,13 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     return messages
 
 
-async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.1) -> None:
-    await asyncio.sleep(seconds)
+async def round_trip(consumer: MultiTopicsConsumer) -> None:
+    """Return when each side has processed what the other sent before: requests and answers keep their order."""
+    await consumer.client.partition_count(TopicName.parse("another"))
+
+
+async def nothing_comes(consumer: MultiTopicsConsumer) -> None:
+    await round_trip(consumer)
     assert consumer.dequeue() is None
 
 
@@ -76,7 +82,7 @@ async def test_permits_returned_at_half_queue(fake: FakeBroker, cores: Cores, su
     consumer = await subscribed(cores(fake.url), receiver_queue_size=100)
     deliver(fake, *singles(0, 100))
     await take(consumer, 49)
-    await asyncio.sleep(0.05)
+    await round_trip(consumer)
     assert permits(fake) == [100]
     await take(consumer, 1)
     await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
@@ -159,7 +165,7 @@ async def test_damaged_entry_acked_with_validation_error(
     assert seen.command.ack.validation_error == pb.CommandAck.ChecksumMismatch
     assert places(seen.command.ack) == [(1, 5)] and seen.command.ack.ack_type == pb.CommandAck.Individual
     await until(lambda: sum(permits(fake)) == 4)
-    assert list(consumer.children[0].decoder.discarded) == [MessageId(-1, 1, 5, -1)]
+    assert list(consumer.children[0].undecodable.discarded) == [MessageId(-1, 1, 5, -1)]
 
 
 # --- late copies ------------------------------------------------------------------------------------------------

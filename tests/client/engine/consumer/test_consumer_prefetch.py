@@ -199,7 +199,7 @@ async def test_prefetch_several_topics_in_turns(fake: FakeBroker, cores: Cores, 
     assert await application.taken(5) == list(range(5)) and application.prefetch
     consumer = application.consumer
     other = next(iter(consumer.topics)).with_partition(0)
-    await consumer.add_topic(other, 0)
+    await consumer.subscriptions.add_topic(other, 0)
     fake.peers[-1].send(delivery(1, batch(100, 40), 0), delivery(1, batch(140, 5), 1))
     await until(lambda: consumer.children[1].may_have_more())
     assert await application.taken(25) == list(range(5, 30))
@@ -246,7 +246,7 @@ async def test_prefetch_unbatched_single_with_ack_timeout(
 @pytest.mark.asyncio
 async def test_prefetch_two_takers_of_topics_keep_order(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url))
-    await consumer.add_topic(next(iter(consumer.topics)).with_partition(0), 0)
+    await consumer.subscriptions.add_topic(next(iter(consumer.topics)).with_partition(0), 0)
     first, second = Application(consumer), Application(consumer)
     for number in range(4):
         fake.peers[-1].send(delivery(0, batch(10 * number, 10), number))

@@ -85,3 +85,11 @@ def test_listener_threads_survive_exception() -> None:
     submit(reached.set)
     assert reached.wait(10)
     threads.stop()
+
+
+def test_listener_threads_do_not_start_after_stop() -> None:
+    before = set(listener_threads())
+    threads = ListenerThreads(2)
+    threads.stop()
+    threads.assign()(lambda: pytest.fail("called after stop"))
+    assert set(listener_threads()) <= before

@@ -219,7 +219,7 @@ async def test_pattern_fewer_partitions_refused(
     topic = next(iter(consumer.topics))
     assert len(consumer.children) == 2
     fake.partitions[NS + "a1"] = 1
-    await consumer.update_partitions(topic)
+    await consumer.subscriptions.update_partitions(topic)
     assert len(consumer.children) == 2 and "fewer than" in caplog.text
     fake.partitions[NS + "a1"] = 3
     await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)

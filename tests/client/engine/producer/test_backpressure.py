@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from pulsar_native.engine.producer import backpressure
-from pulsar_native.engine.producer.backpressure import Backpressure
+from pulsar_native.engine.producer.backpressure import Backpressure, CapacityWaiters
 from pulsar_native.exceptions import (
     ChecksumError,
     MemoryBufferIsFull,
@@ -54,3 +55,17 @@ def test_refusal_reports_that_message_is_given_up() -> None:
     given_up: list[PulsarException] = []
     assert Backpressure(error, _never, on_give_up=given_up.append).refusal() is error
     assert given_up == [error]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "woken"), [(0, []), (1, ["one"]), (3, ["one"]), (4, ["one", "three", "none"]), (None, None)]
+)
+def test_capacity_given_in_order_up_to_the_first_misfit(capacity: int | None, woken: list[str] | None) -> None:
+    waiters = CapacityWaiters()
+    told: list[str] = []
+    for name, needed in (("one", 1), ("three", 4), ("none", 2), ("five", 5)):
+        waiters.add(needed, partial(told.append, name))
+    for wake in waiters.pop_ready(capacity):
+        wake()
+    assert told == (["one", "three", "none", "five"] if woken is None else woken)
+    assert len(waiters.waiting) == 4 - len(told)
