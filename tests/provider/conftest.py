@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from environments import ROOT
 from pulsar_native import AdminClient, Client
 from pulsar_native.admin import AlreadyExists
 from support.airflow_stack import AirflowStack
-from support.brokers import Broker
+from support.brokers import Broker, NewTopic
 
 HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
@@ -217,3 +218,22 @@ def admin(broker: Broker) -> Iterator[AdminClient]:
     """Give the admin client of the shared broker."""
     with AdminClient(broker.admin_url) as made:
         yield made
+
+
+@pytest.fixture
+def once(namespace: Callable[[], str], admin: AdminClient, topic: NewTopic) -> Callable[..., str]:
+    """Give a factory of topics in a namespace with deduplication."""
+    name = namespace()
+    admin.set_deduplication(name, True)
+    probe = f"persistent://{name}/probe"
+    admin.create_topic(probe)
+    deadline = time.monotonic() + 20
+    # A broker that is busy may not know the policy yet when the first topic is loaded.
+    while admin.stats(probe)["deduplicationStatus"] != "Enabled":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+    def create(partitions: int = 0) -> str:
+        return topic(partitions=partitions, namespace=name)
+
+    return create
