@@ -348,8 +348,8 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             max_errors=self.max_errors,
             letters=LetterOptions(
                 self.subscription,
-                dead_letter_topic=self.dead_letter_topic or None,
-                retry_letter_topic=self.retry_letter_topic or None,
+                dead_letter_topic=hook.topic_name(self.dead_letter_topic) if self.dead_letter_topic else None,
+                retry_letter_topic=hook.topic_name(self.retry_letter_topic) if self.retry_letter_topic else None,
                 max_redeliver_count=self.max_redeliver_count,
                 retry_delay_seconds=self.retry_delay_seconds,
                 initial_subscription_name=self.initial_subscription_name,

@@ -98,6 +98,7 @@ _WITH_AIRFLOW = (
     "sensors/test_topic_airflow.py",
     "test_airflow_stack.py",
     "test_load_runs.py",
+    "test_system_airflow.py",
     "triggers/test_msg_queue_airflow.py",
 )
 
@@ -146,14 +147,16 @@ EVENT_PRODUCER = {
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
     """Give the real Airflow of this session: see support/airflow_stack.py."""
     spark = ROOT / ".envs" / "spark"
+    home = tmp_path_factory.mktemp("airflow") / "home"
     env = {
+        "EXAMPLES_FOLDER": str(home.parent / "examples"),
         "SPARK_ENVIRONMENT": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # An operator that names no environment of Spark takes the first spark-submit of the path.
         "PATH": f"{spark / 'bin'}{os.pathsep}{os.environ['PATH']}",
         **{f"AIRFLOW__PULSAR_EVENT_PRODUCER__{name}": value for name, value in EVENT_PRODUCER.items()},
     }
-    stack = AirflowStack(tmp_path_factory.mktemp("airflow") / "home", env)
+    stack = AirflowStack(home, env)
     try:
         yield stack.start()
     finally:
