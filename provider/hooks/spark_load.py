@@ -16,7 +16,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow_provider_pulsar.extras import missing
+
+try:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+except ImportError as error:
+    raise missing("spark", "The Spark load") from error
 
 _RESULT = '{"pulsar_load":'
 _PR_SET_PDEATHSIG = 1

@@ -17,11 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
+from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -30,6 +30,11 @@ from airflow_provider_pulsar.spark_options import source_options
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
+
+try:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ImportError as error:
+    raise missing("spark", "PulsarSparkLoadOperator") from error
 
 if TYPE_CHECKING:
     import jinja2

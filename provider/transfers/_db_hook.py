@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pulsar.extras import missing
 from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
@@ -14,15 +15,10 @@ if TYPE_CHECKING:
 
 def db_hook(conn_id: str, hook_params: Mapping[str, Any] | None) -> DbApiHook:
     """Return the hook of a connection; raises ValueError for one that is no database. Blocks for the connection."""
-    from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
-
     try:
         from airflow.providers.common.sql.hooks.sql import DbApiHook
     except ImportError as error:
-        raise AirflowOptionalProviderFeatureException(
-            "Transfers from and to databases need apache-airflow-providers-common-sql: "
-            "pip install airflow-provider-pulsar[sql]"
-        ) from error
+        raise missing("sql", "A transfer from or to a database") from error
     from airflow.sdk import BaseHook
 
     connection: Any = BaseHook.get_connection(conn_id)

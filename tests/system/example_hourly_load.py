@@ -1,4 +1,4 @@
-"""Hourly load of what was published in the hour, which can be cleared and backfilled: each hour has a path of its own."""
+"""Hourly load of what was published in the hour, to be cleared and backfilled: each hour has a path of its own."""
 
 from __future__ import annotations
 
