@@ -57,10 +57,11 @@ SUITES = (
     Suite("integration", ("dev",), processes=3),
     # Programs on the official client and on ours: one file, mostly waiting, and no program needs another.
     Suite("compat", ("dev",), processes=2, dist="load"),
-    Suite("spark", ("spark",)),
+    Suite("spark", ("spark",), processes=2),
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
-    Suite("provider", ("airflow", "spark", "browser"), processes=2),
+    # Two processes have an Airflow of their own and wait for it most of the time; the third one runs the other files.
+    Suite("provider", ("airflow", "spark", "browser"), processes=3),
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pulsar_native.exceptions import InvalidUrl
 
@@ -52,19 +53,25 @@ class ServiceUrl:
         """Return the parsed URL or raise `InvalidUrl`. Does no I/O."""
         if not isinstance(url, str) or not url.strip():
             raise InvalidUrl(f"The service URL is empty; write {_FORM}")
-        scheme, separator, rest = url.strip().partition("://")
-        if not separator:
-            raise InvalidUrl(f"The service URL {url!r} has no scheme; write {_FORM}")
-        if scheme not in _DEFAULT_PORTS:
-            raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known; write {_FORM}")
-        hosts = rest.rstrip("/")
-        if "@" in hosts:
-            # The text may hold a password: it is not repeated.
-            raise InvalidUrl("The service URL must not hold credentials; pass `authentication` instead")
-        return ServiceUrl(scheme, tuple(_address(part, scheme, url) for part in hosts.split(",")))
+        return _parse(url)
 
     def __str__(self) -> str:
         return f"{self.scheme}://{','.join(map(str, self.addresses))}"
+
+
+# Every lookup's response contains the broker's URL: few different ones, again and again.
+@lru_cache(maxsize=256)
+def _parse(url: str) -> ServiceUrl:
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        raise InvalidUrl(f"The service URL {url!r} has no scheme; write {_FORM}")
+    if scheme not in _DEFAULT_PORTS:
+        raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known; write {_FORM}")
+    hosts = rest.rstrip("/")
+    if "@" in hosts:
+        # The text may hold a password: it is not repeated.
+        raise InvalidUrl("The service URL must not hold credentials; pass `authentication` instead")
+    return ServiceUrl(scheme, tuple(_address(part, scheme, url) for part in hosts.split(",")))
 
 
 def _address(text: str, scheme: str, url: str) -> Address:

@@ -113,8 +113,9 @@ class ConsumerClose:
     `acks_sent` and `acks_left` count the gathered acknowledgements: sent at closing, and lost for lack of a connection.
     `unacked` is the broker's count of messages delivered to this consumer in entries not fully acknowledged (0 on
     Exclusive and Failover subscriptions, for which it keeps no count); `backlog` is its count of the subscription's
-    entries that are not acknowledged. Both are None for readers, whose subscription ends with them, and if the broker
-    did not answer before the consumer was closed.
+    entries that are not acknowledged. The broker is asked for both when the client is closed, and by a `close` with a
+    time limit. They are None otherwise, for readers, whose subscription ends with them, and if the broker did not
+    answer before the consumer was closed.
     """
 
     topic: str

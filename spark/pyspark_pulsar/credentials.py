@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsar_native._http import parse_json_object
 from pulsar_native.auth import (
     Authentication,
     AuthenticationBasic,
@@ -162,8 +161,11 @@ def _described(content: str, where: str) -> dict[str, str] | None:
     """Return the JSON object of the credentials, None for a plain token; no error has the content."""
     if not content.startswith("{"):
         return None
-    kept = parse_json_object(content)
-    if kept is None or not all(isinstance(value, str) for value in kept.values()):
+    try:
+        kept = json.loads(content)
+    except (ValueError, RecursionError):
+        kept = None
+    if not isinstance(kept, dict) or not all(isinstance(value, str) for value in kept.values()):
         raise InvalidConfiguration(f"The credentials {where} begin like JSON but are no JSON object of texts")
     return {name: str(value) for name, value in kept.items()}
 

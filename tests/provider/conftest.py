@@ -88,31 +88,44 @@ def airflow_home(airflow_db: None) -> Path:
     return HOME
 
 
-# Files with tests on the real Airflow: one of the processes that share the suite runs all of them.
+# Files with tests on the real Airflow. The processes that share the suite run each group whole, on an Airflow of its
+# own, and begin with these: they take longest, and wait most of the time.
 _WITH_AIRFLOW = (
-    "operators/test_consume_stack.py",
-    "operators/test_consume_topics.py",
-    "operators/test_publish_airflow.py",
-    "plugins/test_event_producer_airflow.py",
-    "sensors/test_start_airflow.py",
-    "sensors/test_topic_airflow.py",
-    "test_airflow_stack.py",
-    "test_load_runs.py",
-    "test_system_airflow.py",
-    "triggers/test_msg_queue_airflow.py",
+    (
+        "operators/test_consume_stack.py",
+        "operators/test_consume_topics.py",
+        "sensors/test_topic_airflow.py",
+        "test_load_runs.py",
+    ),
+    (
+        "triggers/test_msg_queue_airflow.py",
+        "operators/test_publish_airflow.py",
+        "plugins/test_event_producer_airflow.py",
+        "sensors/test_start_airflow.py",
+        "test_airflow_stack.py",
+        "test_system_airflow.py",
+    ),
 )
+
+
+def _group_of(file: str) -> int | None:
+    """Return the number of the group a file belongs to, None for one without the real Airflow."""
+    return next((number for number, files in enumerate(_WITH_AIRFLOW) if file.endswith(files)), None)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep files whole, and those with the real Airflow together."""
+    """Keep files whole, and those of a group with the real Airflow together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "airflow" if file.endswith(_WITH_AIRFLOW) else file
+            group = _group_of(file)
+            return file if group is None else f"airflow {group}"
 
+    # By the number of tests otherwise, by which the real Airflow would come last.
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
@@ -121,10 +134,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
             item.add_marker("airflow")
-            if not item.path.as_posix().endswith(_WITH_AIRFLOW):
+            if _group_of(item.path.as_posix()) is None:
                 raise pytest.UsageError(f"{item.path.name} has a test on the real Airflow: add it to _WITH_AIRFLOW")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
+    items.sort(key=lambda item: len(_WITH_AIRFLOW) if (group := _group_of(item.path.as_posix())) is None else group)
 
 
 # The plugin of the real processes publishes what DAGs named events_… do, if a test has made the connection and topics.

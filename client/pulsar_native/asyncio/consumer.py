@@ -173,7 +173,7 @@ class Receiving(Closeable, Generic[T_co]):
         Waiting calls raise `AlreadyClosed`. Returns the numbers of acknowledgements sent and left, and of messages
         queued.
 
-        :param timeout: limit in seconds. Default None: the operation time-out.
+        :param timeout: seconds, also for the broker's counts in the report. Default None: the operation time-out.
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)

@@ -400,7 +400,7 @@ class ClientCore:
         limit = self.config.operation_timeout_seconds if timeout is None else timeout
         began = self.engine.loop.time()
         producers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.producers)]
-        consumers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.consumers)]
+        consumers = [asyncio.ensure_future(each.close(timeout, counted=True)) for each in list(self.consumers)]
         tasks: list[asyncio.Future[Any]] = [*producers, *consumers]
         is_worth_a_record = bool(tasks)
         if self.transactions.is_used:

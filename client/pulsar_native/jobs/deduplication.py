@@ -27,6 +27,9 @@ FIX = (
 # A broker forgets an inactive producer after brokerDeduplicationProducerInactivityTimeoutMinutes, 360 by default;
 # a shorter setting is not expected.
 _FORGETS_SECONDS = 30 * 60
+# A broker applies a changed policy to a topic it has loaded within moments, later when it is busy.
+_APPLIES_SECONDS = 15.0
+_POLL_SECONDS = 0.25
 
 
 class Deduplication:
@@ -54,7 +57,7 @@ class Deduplication:
         from pulsar_native import PulsarException
 
         try:
-            states = self._states(admin, partitions)
+            states = self._applied_states(admin, partitions)
         except PulsarException as error:
             self._log.info("Whether %s has deduplication on could not be asked: %s", self._topic, error)
             return None
@@ -72,6 +75,31 @@ class Deduplication:
             )
         self._log.info("%s has no deduplication (%s): a retry publishes all messages again. %s", self._topic, why, FIX)
         return False
+
+    def _applied_states(self, admin: AdminClient, partitions: int) -> list[str]:
+        """Return the states, after waiting for a policy that enables deduplication and is not applied yet."""
+        states = self._states(admin, partitions)
+        if "Disabled" not in states or not self._is_enabled_by_policy(admin):
+            return states
+        self._log.info("Deduplication is enabled for %s, and the broker has not applied that yet: waiting", self._topic)
+        deadline = time.monotonic() + _APPLIES_SECONDS
+        while "Disabled" in states and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            states = self._states(admin, partitions)
+        return states
+
+    def _is_enabled_by_policy(self, admin: AdminClient) -> bool:
+        from pulsar_native import PulsarException
+        from pulsar_native.topic import TopicName
+
+        try:
+            of_topic = admin.get_deduplication(self._topic)
+        except PulsarException:
+            # A broker without topic policies rejects the request: the namespace's policy applies.
+            of_topic = None
+        if of_topic is not None:
+            return of_topic
+        return bool(admin.get_deduplication(TopicName.parse(self._topic).namespace))
 
     def _states(self, admin: AdminClient, partitions: int) -> list[str]:
         if not partitions:

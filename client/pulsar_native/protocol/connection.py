@@ -9,7 +9,7 @@ events.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -191,12 +191,23 @@ class ConnectionCore:
         command = self._decoder.only_command(data)
         return command.send_receipt if command is not None and command.type == _SEND_RECEIPT else None
 
-    def first_answer(self, data: bytes, request_ids: Collection[int]) -> tuple[Answered, int] | None:
+    def first_answer(self, data: bytes, request_ids: Sequence[int]) -> tuple[Answered, int] | None:
         """Return the response these bytes begin with and its frame's size, and remove its request from the table.
 
         None, without any change of state, for anything but a whole response, without error, to one of these requests.
         """
-        first = self._decoder.first_command(data) if self.phase is Phase.READY else None
+        if self.phase is not Phase.READY:
+            return None
+        success = commands.success(request_ids[-1])
+        if data.startswith(success) and self._decoder.is_between_frames:
+            # The usual response to SUBSCRIBE and to a close; parsing it takes longer than all the rest of this.
+            entry = self._requests.pop(request_ids[-1], None)
+            answer = pb.CommandSuccess(request_id=request_ids[-1])
+            return None if entry is None else (Answered(entry[2], answer, None), len(success))
+        return self._first_parsed(data, request_ids)
+
+    def _first_parsed(self, data: bytes, request_ids: Sequence[int]) -> tuple[Answered, int] | None:
+        first = self._decoder.first_command(data)
         answer = None if first is None else commands.answer_of(first[0])
         if first is None or answer is None or answer[0] not in request_ids or answer[2] is not None:
             return None

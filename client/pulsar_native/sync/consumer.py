@@ -255,7 +255,7 @@ class Receiving(Closeable, Generic[T_co]):
         Waiting calls raise `AlreadyClosed`. The listener is not called any more, and its running call is waited for,
         unless it is the caller. Returns the numbers of acknowledgements sent and left, and of messages queued.
 
-        :param timeout: limit in seconds. Default None: the operation time-out.
+        :param timeout: seconds, also for the broker's counts in the report. Default None: the operation time-out.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:

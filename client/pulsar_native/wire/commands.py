@@ -427,6 +427,7 @@ def _head_of(kind: int, field: str) -> bytes:
 
 _CLOSE_PRODUCER = _head_of(Kind.CLOSE_PRODUCER, "close_producer")
 _CLOSE_CONSUMER = _head_of(Kind.CLOSE_CONSUMER, "close_consumer")
+_SUCCESS = _head_of(Kind.SUCCESS, "success")
 
 
 def _two_numbers(head: bytes, first: int, second: int) -> bytes:
@@ -436,6 +437,13 @@ def _two_numbers(head: bytes, first: int, second: int) -> bytes:
     """
     fields = b"\x08" + varint(first) + b"\x10" + varint(second)
     body = head + varint(len(fields)) + fields
+    return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+
+
+def success(request_id: int) -> bytes:
+    """Return SUCCESS as the broker sends it, to be compared with what arrived instead of parsing that."""
+    fields = b"\x08" + varint(request_id)
+    body = _SUCCESS + varint(len(fields)) + fields
     return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
 
 

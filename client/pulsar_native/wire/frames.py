@@ -99,13 +99,18 @@ class FrameDecoder:
         first = self.first_command(data)
         return first[0] if first is not None and first[1] == len(data) else None
 
+    @property
+    def is_between_frames(self) -> bool:
+        """True if no frame is partly read, and the stream was not broken."""
+        return not self._head and self._partial is None and not self._broken
+
     def first_command(self, data: bytes) -> tuple[BaseCommand, int] | None:
         """Return the command of the first frame in these bytes and the frame's size, if it is whole and without payload
         and no frame is partly read.
 
         Else None. No state is changed: the bytes, or those after the frame, are to be passed to `receive`.
         """
-        if self._head or self._partial is not None or self._broken or len(data) < _HEAD_SIZE:
+        if not self.is_between_frames or len(data) < _HEAD_SIZE:
             return None
         total, size = _HEAD.unpack_from(data)
         whole = total + _TOTAL_SIZE

@@ -17,10 +17,16 @@ from support.jobs import MemoryLog
 
 
 class Admin:
-    """The admin interface with the states of a topic's partitions; None fails."""
+    """The admin interface with the states of a topic's partitions (None fails) and the policies by place."""
 
-    def __init__(self, *states: str | None) -> None:
+    def __init__(self, *states: str | None, policies: dict[str, bool | None] | None = None) -> None:
         self._states = states
+        self._policies = policies or {}
+
+    def get_deduplication(self, place: str) -> bool | None:
+        if place not in self._policies and place != "public/default":
+            raise PulsarException("topic policies are disabled")
+        return self._policies.get(place)
 
     def _state(self, state: str | None) -> dict[str, str]:
         if state is None:
@@ -73,6 +79,45 @@ def test_ask_takes_the_brokers_states(
     guard = Deduplication("t", "auto", log)
     assert guard.ask(Admin(*states), partitions, -1, is_persistent=True) is expected  # type: ignore[arg-type]
     assert ("a retry publishes all messages again" in "".join(log.infos)) is (expected is False)
+
+
+class ApplyingAdmin(Admin):
+    """The admin interface of a broker that applies the policies only after some requests."""
+
+    def __init__(self, requests: int, policies: dict[str, bool | None]) -> None:
+        super().__init__("Disabled", policies=policies)
+        self.requests = requests
+
+    def stats(self, topic: str) -> dict[str, str]:
+        self.requests -= 1
+        return {"deduplicationStatus": "Disabled" if self.requests >= 0 else "Enabled"}
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        ({"t": True}, True),
+        ({"t": None, "public/default": True}, True),
+        ({"public/default": True}, True),
+        ({"t": False, "public/default": True}, False),
+        ({"public/default": False}, False),
+    ],
+)
+def test_ask_policy_not_applied_yet_waits(
+    policies: dict[str, bool | None], expected: bool, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.deduplication._POLL_SECONDS", 0)
+    admin = ApplyingAdmin(3, policies)
+    assert Deduplication("t", "auto", log).ask(admin, 0, -1, is_persistent=True) is expected  # type: ignore[arg-type]
+    assert admin.requests == (-1 if expected else 2)
+
+
+def test_ask_policy_never_applied_is_refused(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.deduplication._POLL_SECONDS", 0)
+    monkeypatch.setattr("pulsar_native.jobs.deduplication._APPLIES_SECONDS", 0.05)
+    guard = Deduplication("t", True, log)
+    with pytest.raises(JobRefused, match="disabled at the broker"):
+        guard.ask(Admin("Disabled", policies={"t": True}), 0, -1, is_persistent=True)  # type: ignore[arg-type]
 
 
 def test_ask_known_id_shows_deduplication(log: MemoryLog) -> None:

@@ -32,7 +32,7 @@ from pulsar_native.protocol.connection import (
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from pulsar_native.wire.frames import Frame, encode_command
+from pulsar_native.wire.frames import Frame, FrameDecoder, encode_command
 from support.entry_bytes import single_entry
 
 MIB = 1024 * 1024
@@ -122,6 +122,22 @@ def test_first_answer_takes_only_wanted_responses() -> None:
     events = connection.receive(success(2) + refused)
     assert [event.sink for event in events if isinstance(event, Answered)] == ["sink 2", "sink 3"]
     assert not connection.has_requests and connection.expire(10.0) == []
+
+
+@pytest.mark.parametrize("request_id", [1, 127, 128, 16_383, 16_384, 2**40])
+def test_first_answer_success_needs_no_parsing(request_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = core()
+    connection.register(request_id, "sink", 0.0, 5.0)
+    monkeypatch.setattr(FrameDecoder, "first_command", None)
+    taken = connection.first_answer(success(request_id) + b"more", [request_id])
+    assert taken == (Answered("sink", pb.CommandSuccess(request_id=request_id), None), len(success(request_id)))
+
+
+def test_first_answer_inside_a_frame_takes_nothing() -> None:
+    connection = core()
+    connection.register(1, "sink", 0.0, 5.0)
+    connection.receive(success(2)[:-1])
+    assert connection.first_answer(success(1), [1]) is None
 
 
 def test_first_answer_after_close_takes_nothing() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,8 +34,10 @@ def free_port() -> int:
 
 
 @pytest.fixture(autouse=True)
-def restored_environment() -> Iterator[None]:
+def restored_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Take back what a session of Spark Connect sets for its process: another Spark of this process would obey it."""
+    # A main module without a file, as xdist's workers have, is taken for PySpark's own doctests, and the process ends.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     kept = dict(os.environ)
     yield
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""The load on a real Spark standalone cluster, deploy mode cluster: started and asked by REST, waited for by trigger."""
+"""The load on a real Spark standalone cluster, deploy mode cluster: started by REST, waited for by a trigger."""
 
 from __future__ import annotations
 

@@ -167,7 +167,9 @@ async def test_trigger_window_is_bounded_by_airflows_queue(
             await until(lambda: len(events) >= stored)  # noqa: B023
             await asyncio.sleep(0.02)
             assert len(events) <= stored + 10
-            assert next(iter(subscriptions(broker, name).values()))["unackedMessages"] <= 30
+            # Acknowledgements are gathered for a moment, so the broker counts what was stored just now as well.
+            await until(lambda: next(iter(subscriptions(broker, name).values()))["unackedMessages"] <= 20)
+            assert len(events) <= stored + 10
             airflow.store()
         airflow.stored = True
         airflow.store()

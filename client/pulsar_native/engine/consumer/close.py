@@ -1,9 +1,9 @@
 """Close and unsubscribe of a consumer. On the loop; a plain consumer is also closed in the calling thread
 (`close_inline`), which saves two switches of threads.
 
-Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS (but for
-readers) and the close are sent without a pause in between. If any of that fails, the consumer is closed afterwards,
-except for a rejected unsubscribe.
+Rules: pending acknowledgements and dead letters are sent first, within the time limit; then the close, after
+CONSUMER_STATS without a pause in between where the broker's counts are wanted. If any of that fails, the consumer is
+closed afterwards, except for a rejected unsubscribe.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     consumer.abandon()
 
 
-async def close(consumer: PartitionConsumer, timeout: float | None = None) -> ConsumerClose:
+async def close(consumer: PartitionConsumer, timeout: float | None = None, *, counted: bool = False) -> ConsumerClose:
     """Send acknowledgements and close the consumer; the subscription stays at the broker.
 
     Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for as long as
-    acknowledgements are to be sent.
+    acknowledgements are to be sent. `counted` asks for the broker's counts.
     """
     if consumer.state not in (State.CONNECTING, State.READY):
         consumer.state = State.CLOSED
@@ -69,16 +69,18 @@ async def close(consumer: PartitionConsumer, timeout: float | None = None) -> Co
     connection = consumer.connection
     counts = None
     if connection is not None and connection.is_open:
-        counts = await _say_goodbye(consumer, connection, deadline)
+        counts = await _say_goodbye(consumer, connection, deadline, counted)
         connection.remove_consumer(consumer.consumer_id)
     report = _with_counts(_report(consumer, consumer.acks.sent - before), counts)
     consumer.abandon()
     return report
 
 
-async def _say_goodbye(consumer: PartitionConsumer, connection: Connection, deadline: float) -> _Counts | None:
-    """Send CONSUMER_STATS and CLOSE_CONSUMER together; return the broker's statistics."""
-    ids, frames = _goodbye(consumer)
+async def _say_goodbye(
+    consumer: PartitionConsumer, connection: Connection, deadline: float, counted: bool
+) -> _Counts | None:
+    """Send CONSUMER_STATS, if wanted, and CLOSE_CONSUMER together; return the broker's statistics."""
+    ids, frames = _goodbye(consumer, counted)
     futures = [connection.register(stats_id) for stats_id in ids[:-1]]
     left = max(0.0, deadline - consumer.engine.loop.time())
     futures.append(connection.begin_request(ids[-1], frames, timeout=left))
@@ -91,12 +93,12 @@ def _send_acks(consumer: PartitionConsumer) -> None:
     consumer.acks.flush()
 
 
-def _goodbye(consumer: PartitionConsumer) -> tuple[list[int], bytes]:
+def _goodbye(consumer: PartitionConsumer, counted: bool) -> tuple[list[int], bytes]:
     """Return the ids and the frames of CONSUMER_STATS, which is not for readers, and CLOSE_CONSUMER."""
     close_id = consumer.client.next_request_id()
     frame = commands.close_consumer(consumer.consumer_id, close_id)
-    if consumer.config.subscription_mode is SubscriptionMode.NonDurable:
-        # Its subscription ends with it: what is left of that means nothing.
+    if not counted or consumer.config.subscription_mode is SubscriptionMode.NonDurable:
+        # A reader's subscription ends with it: what is left of that means nothing.
         return [close_id], frame
     stats_id = consumer.client.next_request_id()
     return [stats_id, close_id], commands.consumer_stats(consumer.consumer_id, stats_id) + frame
@@ -121,7 +123,9 @@ def _counts(future: asyncio.Future[Any]) -> _Counts | None:
     return answer if isinstance(answer, _Counts) else None
 
 
-def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Callable[[], None]) -> ConsumerClose | None:
+def close_inline(
+    consumer: PartitionConsumer, timeout: float | None, then: Callable[[], None], *, counted: bool
+) -> ConsumerClose | None:
     """Close a connected consumer in the calling thread; None, without effect, where that takes the loop.
 
     Order of events: 1. nothing is acknowledged any more; 2. acknowledgements, CONSUMER_STATS and CLOSE_CONSUMER are
@@ -132,7 +136,7 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
     if connection is None or not connection.begin_inline_read():
         return None
     limit = consumer.client.config.operation_timeout_seconds if timeout is None else timeout
-    ids, frames = _goodbye(consumer)
+    ids, frames = _goodbye(consumer, counted)
     waiting: list[asyncio.Future[Any]] = []
     reports: list[ConsumerClose] = []
     before = consumer.acks.sent

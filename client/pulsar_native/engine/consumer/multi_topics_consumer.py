@@ -411,12 +411,16 @@ class MultiTopicsConsumer(TopicSubscriptions):
         await gather_settled(unsubscribe(child, force=force) for child in self.children)
         self.ended()
 
-    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
-        """Close every partition's consumer, within `timeout` seconds, else the operation time-out."""
+    async def close(self, timeout: float | None = None, *, counted: bool = False) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer, within `timeout` seconds, else the operation time-out.
+
+        With a time limit, or with `counted`, the broker is asked for its counts of what is unacknowledged.
+        """
+        counted = counted or timeout is not None
         self._stop_growth()
         # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
         self._ended = True
-        reports = await gather(close(child, timeout) for child in self.children)
+        reports = await gather(close(child, timeout, counted=counted) for child in self.children)
         self.ended()
         return tuple(reports)
 
@@ -428,7 +432,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         children = self.children
         if type(self) is not MultiTopicsConsumer or len(children) != 1 or self._tasks or self.pattern is not None:
             return None
-        report = close_inline(children[0], timeout, self.ended)
+        report = close_inline(children[0], timeout, self.ended, counted=timeout is not None)
         if report is None:
             return None
         self._ended = True
