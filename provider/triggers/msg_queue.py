@@ -140,7 +140,12 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
 
         Airflow stores triggers of equal arguments once for each DAG file: only the assets tell them apart.
         """
-        return min(asset_names(self.asset_state_store), default=None)
+        try:
+            return min(asset_names(self.asset_state_store), default=None)
+        except TypeError:
+            if self.subscription is None:
+                raise
+            return None
 
     # ---- shared stream -----------------------------------------------------------------------------------------------
 
