@@ -24,7 +24,7 @@ from support.consuming import fill
 from support.spark_cluster import SparkCluster
 from support.tasks import StateStore, context_of, dag_in, states_of, xcom_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("pulsar_conn")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("pulsar_conn")]
 SPARK = ROOT / ".envs" / "spark"
 OPTIONS: dict[str, Any] = {
     "interval": "all",
@@ -101,6 +101,7 @@ def test_load_deferred_until_the_driver_is_done(
     assert (xcom_of(run, "load")["rows"], numbers(path)) == (100, list(range(100)))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("A28")
 def test_load_retry_attaches_to_the_running_driver(
     standalone: SparkRestServer, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def test_load_retry_attaches_to_the_running_driver(
     assert standalone.status(created[0]).state == "FINISHED"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("A28")
 def test_load_of_a_failed_driver_fails(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
     operator = load(filled, tmp_path / "out", deferrable=True, value_schema="n NOTHING")
@@ -142,6 +144,7 @@ def test_load_of_a_failed_driver_fails(standalone: SparkRestServer, filled: str,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("A28", "A29")
 def test_load_killed_while_deferred_ends_the_driver(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
     operator = load(filled, tmp_path / "out", deferrable=True)
