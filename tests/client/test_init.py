@@ -1,0 +1,58 @@
+"""Import of the package: what it loads at once, and what at first use."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pulsar_native
+
+HEAVY = ("asyncio", "socket", "ssl", "google.protobuf", "urllib3", "fastavro", "pyarrow", "pulsar_native.engine")
+
+
+def run(program: str) -> str:
+    """Run a program in a fresh interpreter and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_import_loads_no_engine() -> None:
+    loaded = run(f"import sys, pulsar_native; print([name for name in {HEAVY!r} if name in sys.modules])")
+    assert loaded == "[]"
+
+
+def test_import_config_and_errors_load_no_engine() -> None:
+    program = "import sys, pulsar_native as p; p.ClientConfig(service_url='pulsar://h:1'); p.Timeout('x'); p.MessageId.earliest"
+    assert run(f"{program}; print('asyncio' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("name", ["schema", "functions", "tableview", "auth"])
+def test_submodule_is_attribute_without_import(name: str) -> None:
+    assert run(f"import pulsar_native as pulsar; print(pulsar.{name}.__name__)") == f"pulsar_native.{name}"
+
+
+def test_every_public_name_resolves() -> None:
+    missing = [name for name in pulsar_native.__all__ if not hasattr(pulsar_native, name)]
+    assert missing == []
+    assert set(pulsar_native.__all__) <= set(dir(pulsar_native))
+    assert run("from pulsar_native import *; print(Client.__module__)") == "pulsar_native.sync.client"
+
+
+def test_unknown_name_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'pulsar_native' has no attribute 'Klient'"):
+        pulsar_native.Klient  # noqa: B018
+
+
+def test_names_for_type_checkers_are_those_at_run_time() -> None:
+    tree = ast.parse(Path(pulsar_native.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        node.module: tuple(alias.name for alias in node.names)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert imported == pulsar_native._IMPORTED_AT_USE
