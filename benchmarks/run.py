@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,11 @@ sys.path.insert(0, str(HERE.parent / "dev"))
 import broker as brokers  # noqa: E402 - lives in dev/
 
 _WORKER_SECONDS = 300
+# Actions that read what is filled in first.
+_READING = (
+    "receive", "receive-getters", "receive-timeout", "receive-key-shared", "receive-asyncio", "listener",
+    "batch-receive", "columns", "columns-full", "has-more",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,10 @@ class Case:
     compression: str = "NONE"
     # What a reading case finds in its topic: batches, or entries of one message.
     batched: bool = True
+    # The topic's number of partitions; 0: it has none.
+    partitions: int = 0
+    # Whether its messages have a key, two properties and an event time.
+    described: bool = False
 
 
 CASES = (
@@ -67,13 +77,22 @@ CASES = (
     Case("send_many 100 B", "send-many", 100, 300_000),
     Case("send_table 100 B", "send-table", 100, 300_000),
     Case("publish 100 B, callback", "publish-callback", 100, 100_000),
+    Case("publish, key + 2 properties", "publish", 100, 200_000, described=True),
+    Case("asyncio send, 1,000 at a time", "publish-asyncio", 100, 100_000),
     Case("receive + ack 100 B", "receive", 100, 300_000),
     Case("receive + ack 1 KB", "receive", 1024, 100_000),
     Case("receive + ack 1 KB LZ4", "receive", 1024, 100_000, "LZ4"),
+    Case("receive, key + all getters", "receive-getters", 100, 200_000, described=True),
+    Case("receive + ack, 4 partitions", "receive", 100, 300_000, partitions=4),
+    Case("receive + ack, ack time-out", "receive-timeout", 100, 300_000),
+    Case("receive + ack, Key_Shared", "receive-key-shared", 100, 200_000, described=True),
+    Case("listener + ack 100 B", "listener", 100, 300_000),
+    Case("asyncio receive + ack", "receive-asyncio", 100, 100_000),
     Case("batch_receive 100 B", "batch-receive", 100, 300_000),
+    Case("batch_receive 1 KB", "batch-receive", 1024, 100_000),
     Case("columns 100 B", "columns", 100, 300_000),
     Case("columns 1 KB", "columns", 1024, 100_000),
-    Case("columns 100 B, all fields", "columns-full", 100, 200_000),
+    Case("columns 100 B, all fields", "columns-full", 100, 200_000, described=True),
     Case("sync send, non-persistent", "latency", 100, 3_000),
     Case("receive + ack, unbatched", "receive", 100, 30_000, batched=False),
     Case("read while there is more", "has-more", 100, 100_000),
@@ -108,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{machine}, {options.rounds} rounds, medians; x = official / ours")
             print(heading(sides))
             for case in cases:
-                print(measure(case, standalone.service_url, options.rounds, options.scale, sides), flush=True)
+                print(measure(case, standalone, options.rounds, options.scale, sides), flush=True)
         finally:
             standalone.stop()
     return 0
@@ -116,27 +135,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def heading(sides: Sequence[Side]) -> str:
     """Return the first line of the table."""
-    line = f"{'case':<28}{'official':>14}"
+    line = f"{'case':<30}{'official':>14}"
     line += "".join(f"{side.name:>14}{'x wall':>9}{'x CPU':>9}{'spread':>9}" for side in sides[1:])
     return line + (f"{'py/c wall':>12}{'py/c CPU':>10}" if len(sides) > 2 else "")
 
 
-def measure(case: Case, url: str, rounds: int, scale: float, sides: Sequence[Side]) -> str:
+def measure(case: Case, broker: brokers.Standalone, rounds: int, scale: float, sides: Sequence[Side]) -> str:
     """Run one case in turns and return its line of the table."""
     count = max(100, int(case.messages * scale))
+    url = broker.service_url
     topics = {side: _topic(case, side.peer) for side in sides}
-    if case.action in ("receive", "batch-receive", "columns", "columns-full", "has-more"):
+    if case.action in _READING:
         for topic in dict.fromkeys(topics.values()):
+            if case.partitions:
+                _create_partitions(broker.admin_url, topic, case.partitions)
             _run(Side("pulsar_native"), "fill", case, topic, url, count)
     runs: dict[Side, list[dict[str, float]]] = {side: [] for side in sides}
     for number in range(rounds):
         for side in sides:
-            new = case.action in ("publish", "publish-callback")
+            new = case.action.startswith("publish")
             topic = f"{topics[side]}-{side.name}-{number}" if new else topics[side]
             runs[side].append(_run(side, case.action, case, topic, url, count))
     wall = {side: statistics.median(run["wall"] for run in runs[side]) / count * 1e6 for side in sides}
     cpu = {side: max(statistics.median(run["cpu"] for run in runs[side]), 1e-9) for side in sides}
-    line = f"{case.name:<28}{wall[OFFICIAL]:>9.2f} us/m"
+    line = f"{case.name:<30}{wall[OFFICIAL]:>9.2f} us/m"
     for side in sides[1:]:
         walls = [run["wall"] for run in runs[side]]
         spread = (max(walls) - min(walls)) / statistics.median(walls)
@@ -155,10 +177,18 @@ def _topic(case: Case, peer: str) -> str:
     return f"{domain}://public/default/bench-{name}-{peer}"
 
 
+def _create_partitions(admin_url: str, topic: str, number: int) -> None:
+    path = topic.replace("://", "/")
+    request = urllib.request.Request(f"{admin_url}/admin/v2/{path}/partitions", str(number).encode(), method="PUT")
+    request.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(request, timeout=30).close()
+
+
 def _run(side: Side, action: str, case: Case, topic: str, url: str, count: int) -> dict[str, float]:
     request = {
         "peer": side.peer, "action": action, "case_action": case.action, "topic": topic, "url": url,
         "count": count, "size": case.size, "compression": case.compression, "batched": case.batched,
+        "described": case.described,
     }  # fmt: skip
     env = {**os.environ, **({"PULSAR_NATIVE_IMPL": side.codec} if side.codec else {})}
     done = subprocess.run(

@@ -6,10 +6,12 @@ client has no columns: it makes the same Arrow batches from its messages.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -30,12 +32,11 @@ def main() -> None:
         options["memory_limit_bytes"] = 0
     client = pulsar.Client(request["url"], **options)
     prepared = ACTIONS[request["action"]](pulsar, client, request)
-    cpu, wall = os.times(), time.perf_counter()
+    cpu, wall = time.process_time(), time.perf_counter()
     prepared()
-    wall = time.perf_counter() - wall
-    after = os.times()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     client.close()
-    print(json.dumps({"wall": wall, "cpu": after.user + after.system - cpu.user - cpu.system}))
+    print(json.dumps({"wall": wall, "cpu": cpu}))
 
 
 def _producer(pulsar: Any, client: Any, request: dict[str, Any]) -> Any:
@@ -66,7 +67,36 @@ def publish(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], N
             send(payloads[number & 255], None)
         producer.flush()
 
-    return run
+    def described() -> None:
+        for number in range(request["count"]):
+            producer.send_async(
+                payloads[number & 255],
+                None,
+                partition_key=f"flight-{number}",
+                properties={"carrier": f"C{number % 16}", "origin": f"airport-{number}"},
+                event_timestamp=1_700_000_000_000 + number,
+            )
+        producer.flush()
+
+    return described if request["described"] else run
+
+
+def publish_asyncio(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Send by the asyncio API, 1,000 at a time."""
+    module = importlib.import_module(f"{request['peer']}.asyncio")
+    payloads = _payloads(request["size"])
+
+    async def send_all() -> None:
+        own = module.Client(request["url"])
+        producer = await own.create_producer(
+            request["topic"], batching_enabled=True, max_pending_messages=50_000, batching_max_messages=1000
+        )
+        for start in range(0, request["count"], 1000):
+            stop = min(start + 1000, request["count"])
+            await asyncio.gather(*(producer.send(payloads[number & 255]) for number in range(start, stop)))
+        await own.close()
+
+    return lambda: asyncio.run(send_all())
 
 
 def publish_callback(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
@@ -117,19 +147,84 @@ def _consumer(pulsar: Any, client: Any, request: dict[str, Any], **options: Any)
     )
 
 
-def receive(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
-    """Receive and acknowledge one by one, reading each payload."""
+def receive_getters(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Receive and acknowledge one by one, reading all that a message carries."""
 
     def run() -> None:
         consumer = _consumer(pulsar, client, request)
         size = 0
         for _ in range(request["count"]):
             message = consumer.receive(30_000)
-            size += len(message.data())
+            size += len(message.data()) + len(message.partition_key()) + len(message.properties())
+            message.message_id(), message.topic_name(), message.redelivery_count()
+            message.event_timestamp(), message.publish_timestamp(), message.ordering_key()
             consumer.acknowledge(message)
-        assert size == request["count"] * request["size"]
+        assert size > request["count"] * request["size"]
 
     return run
+
+
+def receive_with(**options: Any) -> Action:
+    """Return what receives and acknowledges with options of the consumer; a text names its type."""
+
+    def prepare(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+        own = {name: getattr(pulsar.ConsumerType, each) if isinstance(each, str) else each
+               for name, each in options.items()}  # fmt: skip
+
+        def run() -> None:
+            consumer = _consumer(pulsar, client, request, **own)
+            size = 0
+            for _ in range(request["count"]):
+                message = consumer.receive(30_000)
+                size += len(message.data())
+                consumer.acknowledge(message)
+            assert size == request["count"] * request["size"]
+
+        return run
+
+    return prepare
+
+
+def listener(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Acknowledge in a message listener, reading each payload."""
+
+    def run() -> None:
+        done = threading.Event()
+        left = request["count"]
+
+        def on_message(consumer: Any, message: Any) -> None:
+            nonlocal left
+            assert len(message.data()) == request["size"]
+            consumer.acknowledge(message)
+            left -= 1
+            if not left:
+                done.set()
+
+        consumer = _consumer(pulsar, client, request, message_listener=on_message)
+        assert done.wait(120), f"{left} messages are missing"
+        consumer.close()
+
+    return run
+
+
+def receive_asyncio(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Receive and acknowledge one by one by the asyncio API."""
+    module = importlib.import_module(f"{request['peer']}.asyncio")
+
+    async def receive_all() -> None:
+        own = module.Client(request["url"])
+        consumer = await own.subscribe(
+            request["topic"], f"bench-{uuid.uuid4().hex}", initial_position=pulsar.InitialPosition.Earliest
+        )
+        size = 0
+        for _ in range(request["count"]):
+            message = await consumer.receive()
+            size += len(message.data())
+            await consumer.acknowledge(message)
+        await own.close()
+        assert size == request["count"] * request["size"]
+
+    return lambda: asyncio.run(receive_all())
 
 
 def batch_receive(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
@@ -298,31 +393,21 @@ def lookup(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], No
 
 def fill(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
     """Put the messages there that another measurement reads."""
-    if request["case_action"] != "columns-full":
-        return publish(pulsar, client, request)
-    producer = _producer(pulsar, client, request)
-    payloads = _payloads(request["size"])
-
-    def run() -> None:
-        for number in range(request["count"]):
-            producer.send_async(
-                payloads[number & 255],
-                None,
-                partition_key=f"flight-{number}",
-                properties={"carrier": f"C{number % 16}", "origin": f"airport-{number}"},
-                event_timestamp=1_700_000_000_000 + number,
-            )
-        producer.flush()
-
-    return run
+    return publish(pulsar, client, request)
 
 
 ACTIONS = {
     "publish": publish,
     "publish-callback": publish_callback,
+    "publish-asyncio": publish_asyncio,
     "send-many": send_many,
     "send-table": send_table,
-    "receive": receive,
+    "receive": receive_with(),
+    "receive-getters": receive_getters,
+    "receive-timeout": receive_with(unacked_messages_timeout_ms=30_000),
+    "receive-key-shared": receive_with(consumer_type="KeyShared"),
+    "receive-asyncio": receive_asyncio,
+    "listener": listener,
     "batch-receive": batch_receive,
     "columns": columns,
     "columns-full": columns_full,

@@ -1,10 +1,10 @@
-"""Compile the optional module `pulsar_native.wire._speedups`: for hatchling's wheels, and in place when run by itself.
+"""Compile the optional modules of `pulsar_native`: for hatchling's wheels, and in place when run by itself.
 
 Rules: never a reason to fail. Without Cython, without a compiler, or when compiling goes wrong, the wheel is the one in
-plain Python for every platform, and is named so. The C file stays in a temporary folder; no debugging symbols.
+plain Python for every platform, and is named so. The C files stay in a temporary folder; no debugging symbols.
 Who publishes wheels says which is wanted, by the variable users have too: PULSAR_NATIVE_IMPL=python makes the one for
 every platform, =compiled fails where it cannot compile.
-Run as a program (`python hatch_build.py`), it puts the module beside its source and ends with 1 when that failed.
+Run as a program (`python hatch_build.py`), it puts the modules beside their sources and ends with 1 when that failed.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ try:
 except ImportError:  # run by itself, where hatchling is not needed
     BuildHookInterface = object
 
-PACKAGE = "pulsar_native/wire"
-SOURCE = Path(__file__).resolve().parent / PACKAGE / "_speedups.pyx"
+ROOT = Path(__file__).resolve().parent
+SOURCES = (ROOT / "pulsar_native/wire/_speedups.pyx", ROOT / "pulsar_native/_message_speedups.pyx")
 
 
-def compiled(folder: Path) -> Path:
-    """Compile the module within a folder and return the file; raises whatever goes wrong."""
+def compiled(folder: Path) -> list[Path]:
+    """Compile the modules within a folder and return their files, in the order of `SOURCES`; raises what goes wrong."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
     flags = [] if sys.platform == "win32" else ["-O3", "-g0"]
     strip = ["-Wl,-s"] if sys.platform.startswith("linux") else []
-    # From a copy: Cython tells the module's name from where the source lies, and writes beside it.
-    source = folder / "_speedups.pyx"
-    shutil.copy(SOURCE, source)
-    extension = Extension(
-        "pulsar_native.wire._speedups", [str(source)], extra_compile_args=flags, extra_link_args=strip
-    )
-    modules = cythonize([extension], build_dir=str(folder), quiet=True)
+    names, extensions = [], []
+    for source in SOURCES:
+        # From a copy: Cython tells the module's name from where the source lies, and writes beside it.
+        copied = folder / source.name
+        shutil.copy(source, copied)
+        names.append(".".join(source.relative_to(ROOT).with_suffix("").parts))
+        extensions.append(Extension(names[-1], [str(copied)], extra_compile_args=flags, extra_link_args=strip))
+    modules = cythonize(extensions, build_dir=str(folder), quiet=True)
     command: Any = Distribution({"name": "speedups", "ext_modules": modules}).get_command_obj("build_ext")
     command.build_lib = str(folder / "lib")
     command.build_temp = str(folder / "temp")
     command.ensure_finalized()
     command.run()
-    return Path(command.get_ext_fullpath("pulsar_native.wire._speedups"))
+    return [Path(command.get_ext_fullpath(name)) for name in names]
 
 
 class SpeedupsHook(BuildHookInterface):
-    """hatchling's hook. An editable install is left alone: its module is built in place (see above)."""
+    """hatchling's hook. An editable install is left alone: its modules are built in place (see above)."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the module to a wheel, and name the wheel after the platform then."""
+        """Add the modules to a wheel, and name the wheel after the platform then."""
         wanted = os.environ.get("PULSAR_NATIVE_IMPL")
         if self.target_name != "wheel" or version == "editable" or wanted == "python":
             return
         self.folder = tempfile.mkdtemp(prefix="speedups-")
         try:
-            module = compiled(Path(self.folder))
+            modules = compiled(Path(self.folder))
         except (Exception, SystemExit) as error:  # setuptools ends the program where a compiler is missing
             if wanted == "compiled":
                 raise
@@ -67,7 +68,8 @@ class SpeedupsHook(BuildHookInterface):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["force_include"][str(module)] = f"{PACKAGE}/{module.name}"
+        for source, module in zip(SOURCES, modules, strict=True):
+            build_data["force_include"][str(module)] = str(source.relative_to(ROOT).with_name(module.name))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was made on the way."""
@@ -78,12 +80,12 @@ def main() -> None:
     """Build in place."""
     with tempfile.TemporaryDirectory(prefix="speedups-") as name:
         try:
-            module = compiled(Path(name))
-            made = SOURCE.with_name(module.name)
-            # Programs that have the old one loaded keep it: a new file takes its name.
-            fresh = made.with_suffix(".new")
-            shutil.copyfile(module, fresh)
-            fresh.replace(made)
+            for source, module in zip(SOURCES, compiled(Path(name)), strict=True):
+                made = source.with_name(module.name)
+                # Programs that have the old one loaded keep it: a new file takes its name.
+                fresh = made.with_suffix(".new")
+                shutil.copyfile(module, fresh)
+                fresh.replace(made)
         except (Exception, SystemExit) as error:
             sys.exit(f"{type(error).__name__}: {error}")
 

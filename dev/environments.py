@@ -35,7 +35,10 @@ REQUIREMENTS = ROOT / "requirements"
 POM = ROOT / "dev" / "broker-pom.xml"
 TABLES_POM = ROOT / "dev" / "tables-pom.xml"
 BUILD = ROOT / "client" / "hatch_build.py"
-SPEEDUPS = ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx"
+SPEEDUPS = (
+    ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx",
+    ROOT / "client" / "pulsar_native" / "_message_speedups.pyx",
+)
 
 # Which of our own distributions are installed (editable, without their dependencies) into which environment.
 EDITABLE = {
@@ -235,7 +238,7 @@ def make_dev() -> None:
 
 
 def make_speedups() -> None:
-    """Compile the client's optional module beside its source; where that fails, say so and leave plain Python."""
+    """Compile the client's optional modules beside their sources; where that fails, say so and leave plain Python."""
     if _drop_old_speedups():
         return
     reason = no_speedups()
@@ -251,18 +254,19 @@ def make_speedups() -> None:
 
 
 def _drop_old_speedups() -> bool:
-    """Remove a module that was built from another source or for another Python; return whether a good one is there."""
-    built = SPEEDUPS.with_name(SPEEDUPS.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    """Remove modules built from another source or for another Python; return whether good ones are there."""
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    built = [source.with_name(source.stem + suffix) for source in SPEEDUPS]
     stamp = ENVS / ".speedups"
-    if _fresh(stamp, _speedups_key()) and built.exists():
+    if _fresh(stamp, _speedups_key()) and all(module.exists() for module in built):
         return True
-    stamp.unlink(missing_ok=True)
-    built.unlink(missing_ok=True)
+    for old in (stamp, *built):
+        old.unlink(missing_ok=True)
     return False
 
 
 def _speedups_key() -> str:
-    return _hash("1", ROOT, sys.version, SPEEDUPS, BUILD)
+    return _hash("1", ROOT, sys.version, *SPEEDUPS, BUILD)
 
 
 def no_speedups() -> str:

@@ -12,28 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, cast
 
+from pulsar_native._message_fields import MessageFields, SingleFields
 from pulsar_native._type_vars import T_co
 from pulsar_native.crypto import EncryptionContext
 from pulsar_native.message_id import MessageId
-
-
-class SingleFields(Protocol):
-    """Per-message fields: of a batch's SingleMessageMetadata, or of the entry's own MessageMetadata."""
-
-    @property
-    def event_time(self) -> int: ...
-    @property
-    def partition_key(self) -> str: ...
-    @property
-    def partition_key_b64_encoded(self) -> bool: ...
-    @property
-    def ordering_key(self) -> bytes: ...
-    @property
-    def null_value(self) -> bool: ...
-    @property
-    def sequence_id(self) -> int: ...
-    @property
-    def properties(self) -> Any: ...
 
 
 class EntryView(Protocol):
@@ -66,27 +48,15 @@ class EntryView(Protocol):
     def decode(self, data: bytes) -> Any: ...
 
 
-class Message(Generic[T_co]):
+class Message(MessageFields, Generic[T_co]):
     """A received message, generic in the type of its value. Its methods do no I/O.
 
     Not thread-safe while a field is read for the first time; it may be passed to another thread.
     """
 
-    __slots__ = ("_end", "_fields", "_meta_start", "_start", "batch_index", "entry")
+    __slots__ = ()
 
-    _fields: SingleFields
-
-    def __init__(self, entry: EntryView, batch_index: int, meta_start: int, start: int, end: int) -> None:
-        # Assignments only: this runs for every received message.
-        self.entry = entry
-        self.batch_index = batch_index
-        self._meta_start = meta_start
-        self._start = start
-        self._end = end
-
-    def data(self) -> bytes:
-        """Return the payload as published, decompressed; b"" for a null value."""
-        return self.entry.body[self._start : self._end]
+    entry: EntryView
 
     def value(self) -> T_co:
         """Return the payload decoded by the consumer's schema, None for a null value.
@@ -97,16 +67,10 @@ class Message(Generic[T_co]):
         value: Any = None if self.has_null_value() else self.entry.decode(self.data())
         return cast("T_co", value)
 
-    def _single(self) -> SingleFields:
-        try:
-            return self._fields
-        except AttributeError:
-            self._fields = fields = self.entry.fields(self._meta_start, self._start)
-            return fields
-
     def properties(self) -> dict[str, str]:
         """Return the application's properties; for a repeated key its last value."""
-        return {pair.key: pair.value for pair in self._single().properties}
+        pairs = self._single().properties
+        return dict(pairs) if type(pairs) is dict else {pair.key: pair.value for pair in pairs}
 
     def partition_key(self) -> str:
         """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
@@ -180,19 +144,6 @@ class Message(Generic[T_co]):
         version = self.entry.schema_version
         return int.from_bytes(version, "big") if version else None
 
-    def message_id(self) -> MessageId:
-        """Return the message id: topic, ledger, entry, partition and batch index."""
-        entry = self.entry
-        return MessageId(
-            entry.partition,
-            entry.ledger_id,
-            entry.entry_id,
-            self.batch_index,
-            batch_size=entry.batch_size if entry.is_batch else 0,
-            topic=entry.topic,
-            first_chunk=entry.first_chunk,
-        )
-
     def topic_name(self) -> str:
         """Return the full name of the topic, or partition, of the message."""
         return self.entry.topic
@@ -215,9 +166,6 @@ class Message(Generic[T_co]):
     def broker_publish_time(self) -> int | None:
         """Return the broker's clock at the entry's arrival, in ms since 1970, None unless it is exposed (PIP-70)."""
         return self.entry.broker_timestamp
-
-    def __len__(self) -> int:
-        return self._end - self._start
 
     def __bool__(self) -> bool:
         # An empty message is a message.

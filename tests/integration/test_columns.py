@@ -11,6 +11,7 @@ import pytest
 from pulsar_native import CompressionType, InvalidConfiguration, MessageId, Timeout
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.message import KeyedMessage, Message
+from pulsar_native.protocol import entry_decoder
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.relay import TO_CLIENT, Command, NewRelay
@@ -168,6 +169,8 @@ def test_a_bounded_read_makes_no_message_and_its_cursors_travel(
 
     for kind in (Message, KeyedMessage):
         monkeypatch.setattr(kind, "__init__", made)
+    for function in ("make_messages", "make_uniform_messages"):
+        monkeypatch.setattr(entry_decoder, function, made)
     # Up to the middle of the last batch.
     reader = client.create_reader(name, MessageId.earliest)
     batches = list(reader.arrow_batches(end=ids[11], columns=("value", "__messageId", "__publishTime"), max_rows=8))

@@ -34,6 +34,7 @@ from pulsar_native import (
     Timeout,
 )
 from pulsar_native.message import KeyedMessage, Message
+from pulsar_native.protocol import entry_decoder
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.relay import TO_CLIENT, Command, NewRelay
@@ -77,6 +78,8 @@ def no_messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         for kind in (Message, KeyedMessage):
             patch.setattr(kind, "__init__", made)
+        for function in ("make_messages", "make_uniform_messages"):
+            patch.setattr(entry_decoder, function, made)
         yield
 
 

@@ -29,6 +29,7 @@ PROJECTS = {
         "provider",
     ),
 }
+SPEEDUPS = ("pulsar_native/_message_speedups.pyx", "pulsar_native/wire/_speedups.pyx")
 _CALL = "import sys, {module} as b; b.build_{kind}(sys.argv[1])"
 
 
@@ -107,7 +108,7 @@ def test_sdist_holds_what_a_build_needs(built: Built) -> None:
     project, _, _, place = PROJECTS[built.name]
     inside = place if project == "." else place.removeprefix(f"{project}/")
     assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO", f"{inside}/py.typed"} <= built.sdist
-    assert (built.name != "pulsar-native") or {"hatch_build.py", "pulsar_native/wire/_speedups.pyx"} <= built.sdist
+    assert (built.name != "pulsar-native") or {"hatch_build.py", *SPEEDUPS} <= built.sdist
     assert (built.name != "airflow-provider-pulsar") or {"setup.py", "provider/provider.yaml"} <= built.sdist
     assert not [name for name in built.sdist if name.endswith((".so", ".pyd", ".c", ".pyc")) or "tests/" in name]
 

@@ -49,8 +49,10 @@ class Receiving(Closeable, Generic[T_co]):
         self._decoder = decoder
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
+        if not self._attends:
+            inner.start_prefetch()
         # Messages that `receive` pops without taking the consumer lock.
-        self._prefetched: deque[Message[T_co]] = deque() if self._attends else inner.start_prefetch()
+        self._prefetched: deque[Message[T_co]] = inner.prefetched
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -81,6 +83,7 @@ class Receiving(Closeable, Generic[T_co]):
             message = await self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
+        self._prefetched = inner.prefetched
         return await self._attend(message) if self._attends else message
 
     async def _attend(self, message: Message[T_co]) -> Message[T_co]:

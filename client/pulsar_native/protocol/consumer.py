@@ -36,6 +36,9 @@ from pulsar_native.wire.entry import EntryKey, parse_entry
 
 Arriving = Callable[[list[Message]], list[Message]]
 """Function that interceptors see arriving messages with; returns those to queue."""
+# Entries of one message each that are decoded ahead of their dequeuing: their number, and the bytes at which it ends.
+_AHEAD_ENTRIES = 32
+_AHEAD_BYTES = 128 * 1024
 Slice = tuple[ReceivedEntry, Sequence[int]]
 """Messages of one entry, by their indexes in it."""
 
@@ -105,6 +108,7 @@ class ConsumerCore:
         # Buffer the APIs dequeue from without the lock, and whether it is in use.
         self.prefetch = PrefetchBuffer()
         self._prefetches = False
+        self._prefetches_entries = False
         # Commands for the broker.
         self.outgoing: list[bytes] = []
         self._scaled: AutoScaledPermits | None = None
@@ -165,8 +169,8 @@ class ConsumerCore:
 
     # --- dequeue ----------------------------------------------------------------------------------------------------
 
-    def dequeue(self, prefetch: bool = False) -> Message | None:
-        """Return the next message, None when there is none yet; the following ones may be prefetched."""
+    def dequeue(self, prefetch: int = 0) -> Message | None:
+        """Return the next message, None when there is none yet; up to `prefetch` following ones may be prefetched."""
         if self._prefetches:
             return self._dequeue_prefetching(prefetch)
         messages = self._messages
@@ -180,7 +184,7 @@ class ConsumerCore:
             permits.release()
         return message
 
-    def _dequeue_prefetching(self, prefetch: bool) -> Message | None:
+    def _dequeue_prefetching(self, prefetch: int) -> Message | None:
         """Return the next message of a consumer that prefetches: from the buffer, refilling it where possible."""
         if self.prefetch:
             with contextlib.suppress(IndexError):
@@ -194,34 +198,65 @@ class ConsumerCore:
             assert decoded is not None and first is not None
             if decoded.is_whole_batch:
                 return self._dequeue_from_batch(decoded, first, prefetch)
+            if prefetch and decoded.places is None and self._prefetches_entries:
+                return self._dequeue_single(decoded, min(prefetch, _AHEAD_ENTRIES))
             self._open_cut()
         message = self._messages.popleft()
         self._position.last_message = message
         self.permits.count(1)
         return message
 
-    def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
-        (message,) = decoded.messages_between(first, first + 1)
+    def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: int) -> Message:
+        message = decoded.message_at(first)
         self._position.last_message = message
         permits = self.permits
         permits.count(1)
         stop = first + 1
         if prefetch:
             # As many as do not make permits due.
-            stop = min(decoded.wanted, max(stop, first + permits.threshold - permits.to_return))
-            self.prefetch.fill(decoded, first + 1, stop)
+            stop = min(decoded.wanted, stop + prefetch, max(stop, first + permits.threshold - permits.to_return))
+            if stop > first + 1:
+                self.prefetch.fill(decoded.messages_between(first + 1, stop), stop, decoded.message_at)
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
-    def enable_prefetch(self) -> None:
-        """Fill the prefetch buffer from now on, unless each dequeued message needs processing here."""
+    def _dequeue_single(self, decoded: Decoded, most: int) -> Message:
+        """Return the message of an unbatched entry, and prefetch those of unbatched entries behind it."""
+        (message,) = decoded.messages()
+        self._cut_at = None
+        self._position.last_message = message
+        self.permits.count(1)
+        ahead: list[Message] = []
+        size = len(message)
+        while len(ahead) < min(most, self._room()) and size < _AHEAD_BYTES and self._decode_next():
+            following = self._decoded
+            if following is None:
+                continue
+            if following.places is not None:
+                self._cut_at = 0
+                break
+            ahead += following.messages()
+            size += following.payload_bytes()
+        # Entries that are not delivered return permits, too: their number may have become too large meanwhile.
+        room = max(0, self._room())
+        self._all_messages.extend(ahead[room:])
+        del ahead[room:]
+        if ahead:
+            self.prefetch.fill(ahead, len(ahead), ahead.__getitem__)
+        return message
+
+    def _room(self) -> int:
+        """Return how many messages can be dequeued without making permits due."""
+        return self.permits.threshold - self.permits.to_return - 1
+
+    def enable_prefetch(self, *, entries: bool = True) -> None:
+        """Fill the prefetch buffer from now on, unless each dequeued message needs processing here.
+
+        With `entries` also from several entries of one message each.
+        """
         processed = self._arriving is not None or self._scaled is not None or self.permits.on_demand
         self._prefetches = not processed
-
-    def disable_prefetch(self) -> None:
-        """Stop filling the prefetch buffer, and reclaim its messages."""
-        self._prefetches = False
-        self.reclaim_prefetched()
+        self._prefetches_entries = entries
 
     def count_dequeued(self) -> None:
         """Count what was dequeued from the prefetch buffer since the last call, and update the position."""

@@ -63,8 +63,10 @@ class Receiving(Closeable, Generic[T_co]):
         self._decoder = decoder
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
+        if not self._attends:
+            inner.start_prefetch()
         # Messages that `receive` pops without taking the consumer lock.
-        self._prefetched: deque[Message[T_co]] = deque() if self._attends else inner.start_prefetch()
+        self._prefetched: deque[Message[T_co]] = inner.prefetched
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -100,14 +102,16 @@ class Receiving(Closeable, Generic[T_co]):
             message = self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
+        if not self._has_listener:
+            self._prefetched = inner.prefetched
         return self._attend(message) if self._attends else message
 
-    def _take_now(self, prefetched: deque[Message[T_co]]) -> Message[T_co] | None:
-        """Return the next message in the receiver queue, for the listener; None if it is empty."""
+    def _take_now(self) -> Message[T_co] | None:
+        """Return the next message if none is prefetched, for the listener; None if there is none, or at the end."""
         try:
-            return prefetched.popleft()
-        except IndexError:
             return self._take(time.monotonic())
+        except AlreadyClosed:
+            return None
 
     def _attend(self, message: Message[T_co]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
@@ -141,7 +145,7 @@ class Receiving(Closeable, Generic[T_co]):
     def _listen(self, listener: Callable[[Message[T_co]], Any]) -> None:
         self._has_listener = True
         # Prefetched messages belong to the listener: receive() raises.
-        prefetched, self._prefetched = self._prefetched, deque()
+        self._prefetched = deque()
         threads = self._threads
         submit = threads.assign()
         scheduled = threading.Event()
@@ -154,10 +158,11 @@ class Receiving(Closeable, Generic[T_co]):
 
         def give_all() -> None:
             while self._listening and threads.is_open:
+                message: Message[T_co] | None
                 try:
-                    message = self._take_now(prefetched)
-                except AlreadyClosed:
-                    return
+                    message = inner.prefetched.popleft()
+                except IndexError:
+                    message = self._take_now()
                 if message is None:
                     return
                 try:

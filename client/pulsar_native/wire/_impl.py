@@ -8,7 +8,7 @@ Callers on a hot path may bind the functions at import; `wire` looks them up at 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import message_id
@@ -39,6 +39,8 @@ may_be_compacted = codec.may_be_compacted
 encode_batch = codec.encode_batch
 encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
+# The metadata of a message: compiled an object with the same attributes, whose properties are a dict.
+single_fields: Callable[[bytes, int, int], Any] = codec.single_fields
 encode_message_id = message_id.encode
 decode_message_id = message_id.decode
 # Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
@@ -55,6 +57,7 @@ FUNCTIONS = (
     "may_be_compacted",
     "payload_bytes",
     "scan_batch",
+    "single_fields",
     "split_batch",
     "text_fields",
 )

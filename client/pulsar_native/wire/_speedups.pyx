@@ -11,9 +11,10 @@ exact size. No state outside the arguments, and sequences are copied before they
 
 from binascii import a2b_base64
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsUnsignedLongLongMask
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -336,6 +337,99 @@ def text_fields(name, values):
     except (TypeError, UnicodeEncodeError):
         return codec.text_fields(name, texts)
     return found
+
+
+# ---- metadata of a message -------------------------------------------------------------------------------------------
+
+
+@cython.no_gc
+cdef class SingleFields:
+    """Metadata of one message of a batch, with the attributes of SingleMessageMetadata. Built by `single_fields`."""
+
+    cdef readonly str partition_key
+    cdef readonly bytes ordering_key
+    cdef readonly dict properties
+    cdef readonly uint64_t event_time
+    cdef readonly uint64_t sequence_id
+    cdef readonly bint partition_key_b64_encoded
+    cdef readonly bint null_value
+    cdef readonly bint null_partition_key
+    cdef bint has_key
+    cdef bint has_sequence_id
+
+    def HasField(self, str name not None):
+        """Return whether the key or the sequence id is present; other names raise."""
+        if name == "partition_key":
+            return self.has_key
+        if name == "sequence_id":
+            return self.has_sequence_id
+        raise ValueError(f"The presence of {name} is not known")
+
+
+cdef bint _read_single(SingleFields made, Bytes data, Py_ssize_t at, Py_ssize_t stop) except -1:
+    """Read the metadata from `at` to `stop`; return True if they are ordinary. Raises for texts that are not UTF-8."""
+    cdef uint64_t value = 0
+    cdef Span span, key, content
+    cdef Py_ssize_t behind
+    cdef uint8_t tag
+    cdef bint sized = False
+    while at < stop:
+        tag = data[at]
+        if tag == _PROPERTIES or tag == _PARTITION_KEY or tag == _ORDERING_KEY:
+            at = _span(data, at + 1, stop, &span)
+            if at < 0:
+                return False
+            if tag == _PARTITION_KEY:
+                made.has_key = True
+                made.partition_key = PyUnicode_DecodeUTF8(<const char*>data + span.start, span.size, NULL)
+            elif tag == _ORDERING_KEY:
+                made.ordering_key = PyBytes_FromStringAndSize(<const char*>data + span.start, span.size)
+            else:
+                behind = span.start + span.size
+                if span.size < 2 or data[span.start] != 0x0A:
+                    return False
+                at = _span(data, span.start + 1, behind, &key)
+                if at < 0 or at >= behind or data[at] != 0x12 or _span(data, at + 1, behind, &content) != behind:
+                    return False
+                at = behind
+                made.properties[
+                    PyUnicode_DecodeUTF8(<const char*>data + key.start, key.size, NULL)
+                ] = PyUnicode_DecodeUTF8(<const char*>data + content.start, content.size, NULL)
+            continue
+        at = _varint(data, at + 1, stop, &value)
+        if at < 0:
+            return False
+        if tag == _PAYLOAD_SIZE:
+            sized = True
+            if value > _MAX_BODY:
+                return False
+        elif tag == _SEQUENCE_ID:
+            made.has_sequence_id = True
+            made.sequence_id = value
+        elif tag == _EVENT_TIME:
+            made.event_time = value
+        elif tag == _KEY_IS_BASE64:
+            made.partition_key_b64_encoded = value != 0
+        elif tag == _NULL_VALUE:
+            made.null_value = value != 0
+        elif tag == _NULL_KEY:
+            made.null_partition_key = value != 0
+        elif tag != _COMPACTED_OUT:
+            return False
+    return sized
+
+
+def single_fields(bytes body not None, Py_ssize_t start, Py_ssize_t stop):
+    """As `codec.single_fields`, but for the type: the properties are a dict."""
+    cdef SingleFields made = SingleFields()
+    made.partition_key, made.ordering_key, made.properties = "", b"", {}
+    if 0 <= start <= stop <= PyBytes_GET_SIZE(body) <= _MAX_BODY:
+        try:
+            if _read_single(made, <Bytes>PyBytes_AS_STRING(body), start, stop):
+                return made
+        except UnicodeDecodeError:
+            pass
+    return codec.single_fields(body, start, stop)
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------

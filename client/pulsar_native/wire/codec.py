@@ -361,6 +361,11 @@ def _read_varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
     raise InvalidMessage("A number in a message's metadata does not end")
 
 
+def single_fields(body: bytes, start: int, stop: int) -> SingleMessageMetadata:
+    """Return the metadata of a message of a batch, from its place in the body; raises as `parse_single`."""
+    return parse_single(body[start:stop])
+
+
 def parse_single(meta: bytes | memoryview) -> SingleMessageMetadata:
     """Return the metadata of one message of a batch. Pure; raises `InvalidMessage` when they cannot be parsed."""
     single = SingleMessageMetadata()

@@ -26,9 +26,11 @@ class ConsumerModel(RuleBasedStateMachine):
     """
 
     @initialize(
-        kind=st.sampled_from(["shared", "exclusive", "reader"]), size=st.integers(1, 12), prefetches=st.booleans()
+        kind=st.sampled_from(["shared", "exclusive", "reader"]),
+        size=st.integers(1, 12),
+        prefetches=st.sampled_from([0, 2, 1000]),
     )
-    def start(self, kind: str, size: int, prefetches: bool) -> None:
+    def start(self, kind: str, size: int, prefetches: int) -> None:
         self.kind = kind
         self.broker = BrokerTopic(rewinds=kind != "shared")
         self.core, self.decoding = core_of(
@@ -365,7 +367,7 @@ def test_slice_budget_cuts_entry_and_dequeue_goes_on() -> None:
     budget = BatchBudget(4, 100)
     found = core.dequeue_slice(budget)
     assert found is not None and list(found[1]) == [0, 1, 2, 3] and budget.full
-    message = core.dequeue(prefetch=True)
+    message = core.dequeue(prefetch=1000)
     assert message is not None and int(message.data()) == 4
     assert [int(each.data()) for each in core.prefetch.messages] == [5, 6, 7, 8]
     rest = core.dequeue_slice()

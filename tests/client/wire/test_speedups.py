@@ -327,3 +327,47 @@ def test_speedups_buffers_exact_size() -> None:
     empty = _speedups.scan_batch(body, 0, 0, None, 0)
     assert empty is not None and empty.count == 0
     assert empty.keys(0) == (b"", b"", []) and empty.properties(0, 0, 0) == (b"", (b"", b""), (b"", b""))
+
+
+def read_single(read: Callable[[bytes, int, int], Any], meta: bytes) -> Any:
+    """Return all attributes of a message's metadata, read by one implementation from the middle of a body."""
+    found = read(b"\x18\x01" + meta + b"\x18\x02", 2, 2 + len(meta))
+    pairs = found.properties
+    return (
+        found.HasField("partition_key"), found.partition_key, found.partition_key_b64_encoded, found.ordering_key,
+        found.HasField("sequence_id"), found.sequence_id, found.event_time, found.null_value, found.null_partition_key,
+        pairs if type(pairs) is dict else {pair.key: pair.value for pair in pairs},
+    )  # fmt: skip
+
+
+@given(fields, st.none() | st.integers(0, U64), st.data())
+def test_speedups_read_single_fields_equal(own: dict[str, Any], sequence_id: int | None, data: st.DataObject) -> None:
+    meta = b"\x18\x03" + codec.encode_single_fields(**own)
+    if sequence_id is not None:
+        meta += pb.SingleMessageMetadata(payload_size=3, sequence_id=sequence_id).SerializeToString()
+    assert outcome(read_single, _speedups.single_fields, meta) == outcome(read_single, codec.single_fields, meta)
+    damaged = bytearray(meta[: data.draw(st.integers(1, len(meta)))])
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    metas = bytes(damaged)
+    assert outcome(read_single, _speedups.single_fields, metas) == outcome(read_single, codec.single_fields, metas)
+
+
+@pytest.mark.parametrize("meta", ODD)
+def test_speedups_read_single_odd_case_equal(meta: bytes) -> None:
+    for stop in range(len(meta) + 1):
+        part = meta[:stop]
+        assert outcome(read_single, _speedups.single_fields, part) == outcome(read_single, codec.single_fields, part)
+
+
+def test_speedups_read_single_outside_body_equal() -> None:
+    for start, stop in ((0, 9), (-2, 2), (2, 1), (5, 7)):
+        results = [outcome(read, b"\x18\x03", start, stop) for read in (_speedups.single_fields, codec.single_fields)]
+        assert str(results[0]) == str(results[1])
+
+
+def test_speedups_read_single_ordinary_not_deferred() -> None:
+    meta = b"\x18\x03" + codec.encode_single_fields({"a": "é"}, "key", False, b"o", 5, True, True) + b"\x40\x07"
+    made = _speedups.single_fields(meta, 0, len(meta))
+    assert type(made).__name__ == "SingleFields"
+    with pytest.raises(ValueError, match="event_time"):
+        made.HasField("event_time")

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from pulsar_native._message_fields import take_runs
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
@@ -30,7 +31,7 @@ from pulsar_native.exceptions import (
     OperationNotSupported,
     PulsarException,
 )
-from pulsar_native.message import EntryView, Message
+from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import AckGroup, words_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
@@ -113,11 +114,10 @@ class AckGroupingTracker:
         self.fast_path: deque[Message] = deque()
         self.is_fast_path_open = False
         # True if appending suffices: nobody waits for a receipt, and no acknowledgement must be sent before the timer.
+        # Time-outs and dead letters are looked at only after the fast path was gathered.
         self.allows_fast_path = (
             self._stored
             and self._receipts is None
-            and self.unacked is None
-            and not self._has_more_to_forget
             and 0 < self._group_time <= _QUICK_GROUP_SECONDS
             and self._group_size >= _QUICK_GROUP_SIZE
         )
@@ -190,33 +190,16 @@ class AckGroupingTracker:
 
     def _gather_fast_path(self) -> None:
         """Move the fast path into the group, the messages of an entry together. Called under the lock."""
-        take = self.fast_path.popleft
-        entry: EntryView | None = None
-        indexes: list[int] = []
         # Messages appended meanwhile wait for the next time. Only this method removes any.
-        for _ in range(len(self.fast_path)):
-            message = take()
-            if message.entry is not entry:
-                if entry is not None:
-                    self._add_several(entry, indexes)
-                entry, indexes = message.entry, []
-            indexes.append(message.batch_index)
-        if entry is not None:
-            self._add_several(entry, indexes)
-
-    def _add_several(self, entry: EntryView, indexes: list[int]) -> None:
-        first, count = indexes[0], len(indexes)
-        key = (entry.ledger_id, entry.entry_id)
-        if count == 1 or first < 0:
-            self._add(key, first, entry.batch_size)
-            return
-        if indexes == list(range(first, first + count)):
-            several = (1 << first + count) - (1 << first)
-        else:
+        for entry, first, count, indexes in take_runs(self.fast_path, len(self.fast_path)):
             several = 0
-            for index in indexes:
-                several |= 1 << index
-        self._add(key, first, entry.batch_size, several)
+            if count > 1 and first >= 0:
+                if indexes is None:
+                    several = (1 << first + count) - (1 << first)
+                else:
+                    for index in indexes:
+                        several |= 1 << index
+            self._add((entry.ledger_id, entry.entry_id), first, entry.batch_size, several)
 
     def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
         """Acknowledge one message; with receipts `done` is called with the broker's response."""
@@ -554,6 +537,7 @@ class AckGroupingTracker:
     def _unacked_tick(self) -> None:
         assert self.unacked is not None
         with self._consumer.lock:
+            self._gather_fast_path()
             late = self.unacked.advance() if self._consumer.connection is not None else []
             if self.late is not None:
                 now = time.monotonic()
@@ -571,6 +555,7 @@ class AckGroupingTracker:
     def entries_to_redeliver(self, entries: list[EntryKey]) -> list[EntryKey]:
         """Return which entries the broker has to redeliver: without dead letters, with all chunks. Under the lock."""
         if self._dead_letter_router is not None:
+            self._gather_fast_path()
             entries = self._dead_letter_router.split_dead(entries)
         return self._chunks.with_chunks(entries) if self._chunks.delivered else entries
 

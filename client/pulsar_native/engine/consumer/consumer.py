@@ -276,14 +276,17 @@ class PartitionConsumer(Handler):
 
     # --- dequeue (any thread) ---------------------------------------------------------------------------------------
 
-    def dequeue(self, prefetch: bool = False) -> Message | None:
-        """Return the next message, None when there is none yet; the following ones may be prefetched. Thread-safe."""
+    def dequeue(self, prefetch: int = 0) -> Message | None:
+        """Return the next message, None when there is none yet; up to `prefetch` following ones may be prefetched.
+        Thread-safe.
+        """
         core = self.core
         with self.lock:
             message = core.dequeue(prefetch)
             if core.outgoing:
                 self.write_outgoing()
             if self._unacked is not None and message is not None:
+                # Messages prefetched with it are of the same entry, and the time-out is the entry's.
                 self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
             return message
 
@@ -311,15 +314,10 @@ class PartitionConsumer(Handler):
         return EntrySlice(*found)
 
     def enable_prefetch(self) -> None:
-        """Fill the prefetch buffer from now on, unless each dequeued message needs processing."""
-        if self._unacked is None:
-            self.core.enable_prefetch()
-
-    def disable_prefetch(self) -> None:
-        """Stop filling the prefetch buffer, and reclaim its messages. Thread-safe."""
+        """Fill the prefetch buffer from now on, unless each dequeued message needs processing. Thread-safe."""
         with self.lock:
-            self.core.disable_prefetch()
-            self.write_outgoing()
+            # The time-out of an entry begins when its first message is dequeued, not when it is decoded.
+            self.core.enable_prefetch(entries=self._unacked is None)
 
     def count_dequeued(self) -> None:
         """Update the position to what was dequeued from the prefetch buffer. Thread-safe."""

@@ -1,15 +1,16 @@
 """Multi-topics consumer: the `PartitionConsumer`s of one or several topics behind one `dequeue`; the APIs' consumer.
 
-Rules: every partition has its own queue and permits; consumers with messages are in a ring and return one message per
-turn, so that a busy partition does not starve the others. With a single partition the APIs may dequeue the following
-messages without the lock (see `prefetch_buffer`). Every subscription is independent: a client that subscribes twice has
-two consumers, which the broker accepts or rejects as if they were of different clients.
+Rules: every partition has its own queue and permits; consumers with messages are in a ring and are dequeued in turns,
+so that a busy partition does not starve the others. A turn is one message, or a few where the APIs dequeue from the
+prefetch buffer without the lock (see `prefetch_buffer`). Every subscription is independent: a client that subscribes
+twice has two consumers, which the broker accepts or rejects as if they were of different clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
+# Messages prefetched at a partition's turn while others have messages, too.
+_PREFETCH_OF_TURN = 31
 Wake = Callable[[], None]
 T = TypeVar("T")
 SeekTarget = MessageId | int
@@ -72,8 +75,8 @@ class MultiTopicsConsumer(TopicSubscriptions):
         super().__init__(client, config, topics, schema, wire_schema)
         # True if permits depend on whether a receiver waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
-        # True if an API dequeues from the prefetch buffer.
-        self._prefetches = False
+        # Prefetch buffer of the partition whose turn it is; always empty where no API dequeues from it.
+        self.prefetched: deque[Message] = deque()
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
@@ -98,20 +101,24 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
         # While others wait as well, the following messages are theirs.
         return self._next(
-            _dequeue_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.dequeue
+            self._dequeue_and_prefetch if self.prefetches and len(self._waiters) < 2 else PartitionConsumer.dequeue
         )
 
-    def start_prefetch(self) -> deque[Message]:
-        """Return the buffer `dequeue` prefetches into, for an API without processing between dequeue and return.
+    def _dequeue_and_prefetch(self, child: PartitionConsumer) -> Message | None:
+        message = child.dequeue(_PREFETCH_OF_TURN if self._ring else sys.maxsize)
+        if message is not None:
+            # What another thread has left in the buffer of another partition is dequeued at that partition's turn.
+            self.prefetched = child.core.prefetch.messages
+        return message
 
-        Only with a single topic or partition: of several, messages are dequeued in turns.
+    def start_prefetch(self) -> None:
+        """Have `dequeue` prefetch, for an API without processing between dequeue and return.
+
+        After each call of it the API pops from `prefetched`, until that is empty.
         """
-        if len(self.children) != 1:
-            return deque()
-        (child,) = self.children
-        child.enable_prefetch()
-        self._prefetches = True
-        return child.core.prefetch.messages
+        self.prefetches = True
+        for child in self.children:
+            child.enable_prefetch()
 
     def clear_after_fork(self) -> None:
         """Clear the buffers the APIs use without a check: in a forked child, without a lock."""
@@ -475,10 +482,6 @@ class MultiTopicsConsumer(TopicSubscriptions):
     def is_connected(self) -> bool:
         """True if every partition is connected."""
         return not self._ended and all(child.is_connected for child in self.children)
-
-
-def _dequeue_and_prefetch(child: PartitionConsumer) -> Message | None:
-    return child.dequeue(prefetch=True)
 
 
 def _checked(target: object) -> SeekTarget:

@@ -84,6 +84,8 @@ class TopicSubscriptions(ABC):
         self._paused = False
         # True during a strict pause.
         self.held = False
+        # True if an API dequeues from the prefetch buffers.
+        self.prefetches = False
         self._tasks: list[asyncio.Task[None]] = []
         # Listener that is notified when a partition's consumer becomes active or inactive (Failover).
         self.activity: ConsumerEvents | None = None
@@ -183,9 +185,9 @@ class TopicSubscriptions(ABC):
     def _put_in(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         self._by_topic.update((child.topic.full, child) for child in added)
         self._offer_fast_acks(added)
-        for child in self.children:
-            # From now on the consumers are dequeued in turns.
-            child.disable_prefetch()
+        if self.prefetches:
+            for child in added:
+                child.enable_prefetch()
         self.children = [*self.children, *added]
         if self._paused:
             # The pause may have begun after they were created.

@@ -18,7 +18,7 @@ from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire.commands import Kind
-from support.entry_bytes import batch_entry
+from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import FakeBroker, delivery, permits
 from support.until import until
 
@@ -41,7 +41,11 @@ class Application:
 
     def __init__(self, consumer: MultiTopicsConsumer) -> None:
         self.consumer = consumer
-        self.prefetch: deque[Message] = consumer.start_prefetch()
+        consumer.start_prefetch()
+
+    @property
+    def prefetch(self) -> deque[Message]:
+        return self.consumer.prefetched
 
     def take(self) -> Message | None:
         try:
@@ -161,7 +165,6 @@ async def test_prefetch_closed_consumer_empties_buffer(fake: FakeBroker, cores: 
 @pytest.mark.parametrize(
     "options",
     [
-        {"unacked_messages_timeout_ms": 10_000},
         {"receiver_queue_size": 0},
         {"auto_scaled_receiver_queue_size_enabled": True},
     ],
@@ -190,19 +193,105 @@ async def test_prefetch_does_not_bypass_waiters(fake: FakeBroker, cores: Cores, 
 
 
 @pytest.mark.asyncio
-async def test_prefetch_disabled_with_several_partitions(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_prefetch_several_topics_in_turns(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url)))
-    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0), delivery(0, batch(30, 10), 1), delivery(0, batch(40, 3), 2))
     assert await application.taken(5) == list(range(5)) and application.prefetch
     consumer = application.consumer
     other = next(iter(consumer.topics)).with_partition(0)
     await consumer.add_topic(other, 0)
-    assert not application.prefetch
-    fake.peers[-1].send(delivery(1, batch(100, 30), 0))
+    fake.peers[-1].send(delivery(1, batch(100, 40), 0), delivery(1, batch(140, 5), 1))
     await until(lambda: consumer.children[1].may_have_more())
-    assert sorted(await application.taken(10)) == [5, 6, 7, 8, 9, 100, 101, 102, 103, 104]
+    assert await application.taken(25) == list(range(5, 30))
+    # From here on one entry of each in turns, or 32 messages of it.
+    runs = [await application.taken(count) for count in (10, 32, 3, 8, 5)]
+    assert runs == [
+        list(range(30, 40)), list(range(100, 132)), list(range(40, 43)), list(range(132, 140)), list(range(140, 145)),
+    ]  # fmt: skip
+    assert application.take() is None
+
+
+@pytest.mark.asyncio
+async def test_prefetch_unbatched_entries_together(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=100)
+    application, child = Application(consumer), consumer.children[0]
+    singles = [delivery(0, single_entry(b"%d" % number), number) for number in range(60)]
+    fake.peers[-1].send(*singles, delivery(0, batch(60, 5), 60))
+    await until(lambda: child.queued_messages() == 65)
+    assert await application.taken(1) == [0] and len(application.prefetch) == 32
+    assert await application.taken(32) == list(range(1, 33)) and not application.prefetch
+    # The next ones up to the permits that are due with message 50, which is dequeued by itself.
+    assert await application.taken(1) == [33] and len(application.prefetch) == 15
+    assert await application.taken(15) == list(range(34, 49))
+    assert permits(fake) == [100]
+    assert await application.taken(1) == [49]
+    await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
+    assert await application.taken(2) == [50, 51]
+    (place,) = consumer.dequeued_ids()
+    assert (place.entry_id(), place.batch_index()) == (51, -1)
+    assert child.queued_messages() == 13 and await application.taken(13) == list(range(52, 65))
+
+
+@pytest.mark.asyncio
+async def test_prefetch_unbatched_single_with_ack_timeout(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url), unacked_messages_timeout_ms=10_000))
+    fake.peers[-1].send(*[delivery(0, single_entry(b"%d" % number), number) for number in range(5)])
+    assert await application.taken(1) == [0] and not application.prefetch
+    assert len(application.consumer.children[0].acks.unacked) == 1
+    assert await application.taken(4) == [1, 2, 3, 4]
+
+
+@pytest.mark.asyncio
+async def test_prefetch_two_takers_of_topics_keep_order(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url))
+    await consumer.add_topic(next(iter(consumer.topics)).with_partition(0), 0)
+    first, second = Application(consumer), Application(consumer)
+    for number in range(4):
+        fake.peers[-1].send(delivery(0, batch(10 * number, 10), number))
+        fake.peers[-1].send(delivery(1, batch(100 + 10 * number, 10), number))
+    await until(lambda: all(child.queued_messages() == 40 for child in consumer.children))
+    chance = random.Random(3)
+    taken: list[int] = []
+    # One thread holds on to a buffer while the other's dequeue makes another partition's the current one.
+    held = consumer.prefetched
+    while len(taken) < 80:
+        if chance.random() < 0.3:
+            held = consumer.prefetched
+        if chance.random() < 0.5 and held:
+            taken += values([held.popleft()])
+        elif chance.random() < 0.2:
+            message = consumer.dequeue()
+            taken += values([message] if message is not None else [])
+        else:
+            taken += values([message for taker in (first, second) if (message := taker.take()) is not None])
+    assert [number for number in taken if number < 100] == list(range(40))
+    assert [number for number in taken if number >= 100] == list(range(100, 140))
+
+
+@pytest.mark.asyncio
+async def test_prefetch_ack_timeout_starts_at_first_message(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(
+        cores(fake.url),
+        consumer_type=ConsumerType.Shared,
+        unacked_messages_timeout_ms=10_000,
+        acknowledgment_group_time_ms=900,
+    )
+    application, acks = Application(consumer), consumer.children[0].acks
+    fake.peers[-1].send(*[delivery(0, batch(10 * number, 10), number) for number in range(2)])
+    messages = await application.messages(20)
+    assert len(acks.unacked) == 2
+    for message in messages[:10]:
+        acks.add_fast(message)
+    # Not in the group yet when the time of both entries is over: the acknowledged one is not redelivered.
+    while len(acks.unacked):
+        acks._unacked_tick()
+    seen = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    (asked,) = (each.command.redeliverUnacknowledgedMessages for each in seen)
+    assert [place.entryId for place in asked.message_ids] == [1]
 
 
 @pytest.mark.asyncio
@@ -306,7 +395,6 @@ async def test_ack_fast_path_close_sends_first(fake: FakeBroker, cores: Cores, s
     "options",
     [
         {"ack_receipt_enabled": True},
-        {"unacked_messages_timeout_ms": 10_000},
         {"acknowledgment_group_time_ms": 0},
         {"acknowledgment_group_time_ms": 60_000},
         {"max_acknowledgment_group_size": 10},

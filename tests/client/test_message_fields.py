@@ -1,0 +1,147 @@
+"""Fields of messages in plain Python and compiled: the same results, errors included."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import importlib.util
+import random
+import sys
+from collections import deque
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import environments
+import pulsar_native
+from pulsar_native import _message_fields as chosen
+from pulsar_native.message import KeyedMessage, Message
+from pulsar_native.message_id import MessageId
+
+
+def plain() -> ModuleType:
+    """Return the module in plain Python, whatever is chosen here."""
+    path = Path(pulsar_native.__file__).parent / "_message_fields.py"
+    spec = importlib.util.spec_from_file_location("plain_message_fields", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULSAR_NATIVE_IMPL", "python")
+        spec.loader.exec_module(module)
+    assert not module.is_compiled
+    return module
+
+
+def compiled() -> ModuleType:
+    """Return the compiled module."""
+    return importlib.import_module("pulsar_native._message_speedups")
+
+
+@pytest.fixture(params=["python"] if environments.no_speedups() else ["python", "compiled"])
+def fields(request: pytest.FixtureRequest) -> ModuleType:
+    """Give each of the two modules."""
+    return plain() if request.param == "python" else compiled()
+
+
+class Entry:
+    """What a message needs of its entry."""
+
+    def __init__(self, body: bytes | bytearray = b"", number: int = 8, batch_size: int = 4) -> None:
+        self.body = body
+        self.topic, self.partition = "persistent://public/default/t", 2
+        self.ledger_id, self.entry_id = 7, number
+        self.is_batch, self.batch_size = batch_size > 0, batch_size
+        self.first_chunk: MessageId | None = None
+        self.asked: list[tuple[int, int]] = []
+
+    def fields(self, meta_start: int, payload_start: int) -> Any:
+        self.asked.append((meta_start, payload_start))
+        return {"at": meta_start}
+
+
+def kind_of(fields: ModuleType) -> Any:
+    return type("Kind", (fields.MessageFields,), {"__slots__": ()})
+
+
+def test_message_fields_data_and_id(fields: ModuleType) -> None:
+    entry = Entry(b"..hello..")
+    message = kind_of(fields)(entry, 3, 0, 2, 7)
+    assert (message.data(), len(message), message.batch_index) == (b"hello", 5, 3)
+    place = message.message_id()
+    assert place == MessageId(2, 7, 8, 3) and place.batch_size() == 4 and place.topic_name() == entry.topic
+    entry.is_batch, entry.first_chunk = False, MessageId(2, 7, 1)
+    chunked = kind_of(fields)(entry, -1, 0, 0, 9).message_id()
+    assert (chunked.batch_size(), chunked.first_chunk_message_id()) == (0, entry.first_chunk)
+    assert message._single() is message._single() and entry.asked == [(0, 2)]
+
+
+@pytest.mark.parametrize("places", [(0, 0), (9, 9), (3, 100), (100, 200), (5, 2)])
+def test_message_fields_data_outside_body_as_slice(fields: ModuleType, places: tuple[int, int]) -> None:
+    body = b"..hello.."
+    for held in (body, bytearray(body)):
+        message = kind_of(fields)(Entry(held), 0, 0, *places)
+        assert message.data() == body[places[0] : places[1]]
+
+
+def test_message_fields_bulk_creation(fields: ModuleType) -> None:
+    kind, entry = kind_of(fields), Entry(bytes(range(100)))
+    uniform = fields.make_uniform_messages(kind, entry, 2, 5, 3, 4)
+    places = [(index * 11 + 4, index * 11 + 7, index * 11 + 11) for index in range(2, 5)]
+    listed = fields.make_messages(kind, entry, 2, 5, places)
+    for made in (uniform, listed):
+        assert [type(message) for message in made] == [kind] * 3
+        assert [message.batch_index for message in made] == [2, 3, 4]
+        assert [message.data() for message in made] == [entry.body[start:end] for _, start, end in places]
+        assert [message._meta_start for message in made] == [start for start, _, _ in places]
+    assert fields.make_uniform_messages(kind, entry, 5, 5, 3, 4) == []
+
+
+def test_message_fields_runs_as_indexes_tell(fields: ModuleType) -> None:
+    chance = random.Random(7)
+    kind, entries = kind_of(fields), [Entry(number=number) for number in range(4)]
+    for _ in range(300):
+        acked = deque(
+            kind(chance.choice(entries), chance.randrange(-1, 5), 0, 0, 0) for _ in range(chance.randrange(12))
+        )
+        if chance.random() < 0.5:
+            acked = deque(kind(entries[0], index, 0, 0, 0) for index in range(chance.randrange(1, 9)))
+        count = chance.randrange(len(acked) + 1)
+        expected = [(message.entry, message.batch_index) for message in acked][:count]
+        left = list(acked)[count:]
+        runs = fields.take_runs(acked, count)
+        assert list(acked) == left
+        found = []
+        for entry, first, number, indexes in runs:
+            own = list(range(first, first + number)) if indexes is None else indexes
+            assert len(own) == number and own[0] == first
+            found += [(entry, index) for index in own]
+        assert found == expected
+        assert all(run[0] is not following[0] for run, following in pairwise(runs))
+
+
+def test_message_class_same_with_either_implementation() -> None:
+    entry: Any = Entry(b"hello")
+    for kind in (Message, KeyedMessage):
+        message = kind(entry, 1, 0, 0, 5)
+        assert type(message) is kind and isinstance(message, Message) and issubclass(kind, chosen.MessageFields)
+        assert kind.__slots__ == () and not hasattr(message, "__dict__")
+        with pytest.raises(AttributeError):
+            message.anything = 1  # type: ignore[attr-defined]
+        for method in (Message.data, Message.message_id):
+            assert method.__doc__ and method.__doc__.startswith("Return the")
+        assert copy.copy(message).data() == b"hello" and copy.copy(message).message_id() == message.message_id()
+    assert Message[bytes] is not None
+
+
+def test_messages_are_freed_with_their_entry() -> None:
+    entry: Any = Entry(b"hello" * 20)
+    before = sys.getrefcount(entry)
+    made = chosen.make_uniform_messages(Message, entry, 0, 10, 1, 5)
+    assert sys.getrefcount(entry) == before + 10
+    assert not chosen.is_compiled or not any(map(gc.is_tracked, made))
+    del made
+    assert sys.getrefcount(entry) == before

@@ -1,0 +1,206 @@
+"""Number of Python functions called per received message, for each way to receive: no clock, so never by chance."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import pulsar_native as pulsar
+from pulsar_native import asyncio as pulsar_asyncio
+from pulsar_native._message_fields import is_compiled
+from support.brokers import Broker, NewTopic
+from support.until import until
+
+COUNT, BATCH = 1000, 100
+# Calls at the end of an entry or turn: dequeue, decode, permits, acknowledgements of the last ones.
+PER_TURN = 120
+# `Message.data` and the creation of a message are compiled steps where that is built.
+DATA = MADE = 0 if is_compiled else 1
+EARLIEST = pulsar.InitialPosition.Earliest
+
+
+class Counter:
+    """Counter of the calls of Python functions in the threads that it is installed in."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.is_on = False
+
+    def profile(self, frame: FrameType, event: str, _argument: object) -> None:
+        """Count a call; for `sys.setprofile`."""
+        if self.is_on and event == "call":
+            self.calls += 1
+
+    def of(self, function: Callable[[], object]) -> int:
+        """Return the number of calls in this thread, without the function's own."""
+        before = sys.getprofile()
+        self.calls = -1
+        sys.setprofile(self.profile)
+        self.is_on = True
+        try:
+            function()
+        finally:
+            self.is_on = False
+            sys.setprofile(before)
+        return self.calls
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[pulsar.Client]:
+    """Give a client."""
+    with pulsar.Client(broker.service_url) as made:
+        yield made
+
+
+def publish(client: pulsar.Client, name: str, *, batched: bool = True, count: int = COUNT, **fields: Any) -> None:
+    """Publish messages of different sizes, in batches of one size."""
+    producer = client.create_producer(
+        name, batching_enabled=batched, batching_max_messages=BATCH, batching_max_publish_delay_ms=60_000
+    )
+    for number in range(count):
+        producer.send_async(b"x" * (number % 7 + 1), None, **fields)
+    producer.flush()
+
+
+async def subscribe(client: pulsar.Client, name: str, count: int = COUNT, **options: Any) -> Any:
+    """Return a consumer with all messages queued, and permits that are not due before they were all received."""
+    consumer = client.subscribe(name, "s", initial_position=EARLIEST, receiver_queue_size=4 * COUNT, **options)
+    await until(lambda: sum(child.queued_messages() for child in consumer._inner.children) == count)
+    return consumer
+
+
+def each(consumer: Any, count: int = COUNT) -> Callable[[], None]:
+    """Return what receives and acknowledges the messages one by one."""
+
+    def run() -> None:
+        for _ in range(count):
+            message = consumer.receive(10_000)
+            message.data()
+            consumer.acknowledge(message)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"consumer_type": pulsar.ConsumerType.KeyShared},
+        {"unacked_messages_timeout_ms": 60_000},
+        {
+            "consumer_type": pulsar.ConsumerType.Shared,
+            "dead_letter_policy": pulsar.ConsumerDeadLetterPolicy(max_redeliver_count=3),
+        },
+    ],
+    ids=["plain", "key-shared", "ack-time-out", "dead-letters"],
+)
+async def test_receive_calls_per_message(client: pulsar.Client, topic: NewTopic, options: dict[str, Any]) -> None:
+    name = topic()
+    publish(client, name, partition_key="k", properties={"a": "b"})
+    consumer = await subscribe(client, name, **options)
+    assert Counter().of(each(consumer)) <= COUNT * (2 + DATA + MADE) + COUNT // BATCH * PER_TURN
+
+
+async def test_receive_calls_with_partitions(client: pulsar.Client, topic: NewTopic) -> None:
+    name = topic(partitions=4)
+    for index in range(4):
+        publish(client, f"{name}-partition-{index}", count=COUNT // 4)
+    consumer = await subscribe(client, name)
+    # A turn is at most 32 messages: of 250 messages in batches of 100 there are 10 turns.
+    assert Counter().of(each(consumer)) <= COUNT * (2 + DATA + MADE) + 40 * PER_TURN
+
+
+async def test_receive_calls_unbatched(client: pulsar.Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, batched=False, count=320)
+    consumer = await subscribe(client, name, 320)
+    # Decoding an entry takes about 30 calls, and 32 entries are decoded in a turn.
+    assert Counter().of(each(consumer, 320)) <= 320 * (2 + DATA + MADE + 36) + 10 * PER_TURN
+
+
+async def test_receive_calls_of_getters(client: pulsar.Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, partition_key="k", properties={"a": "b"}, event_timestamp=7)
+    consumer = await subscribe(client, name)
+    seen: list[tuple[Any, ...]] = []
+
+    def run() -> None:
+        for _ in range(COUNT):
+            message = consumer.receive(10_000)
+            message.message_id()
+            seen.append(
+                (message.partition_key(), message.properties(), message.event_timestamp(), message.publish_timestamp())
+            )
+
+    # Without the compiled codec: the id, the look into the fields, their decoding once, and the properties' loop.
+    more = 0 if is_compiled else 8
+    most = COUNT * (1 + 4 + 1 + MADE + more) + COUNT // BATCH * PER_TURN
+    assert Counter().of(run) <= most
+    assert {row[:3] for row in [(key, *pairs.items(), at) for key, pairs, at, _ in seen]} == {("k", ("a", "b"), 7)}
+
+
+async def test_batch_receive_calls(client: pulsar.Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name)
+    policy = pulsar.ConsumerBatchReceivePolicy(COUNT, 1 << 20, 10_000)
+    consumer = await subscribe(client, name, batch_receive_policy=policy)
+    received: list[Any] = []
+    assert Counter().of(lambda: received.extend(consumer.batch_receive())) <= COUNT * MADE + COUNT // BATCH * PER_TURN
+    assert len(received) == COUNT
+
+
+def test_listener_calls_per_message(broker: Broker, topic: NewTopic) -> None:
+    name, counter, done = topic(), Counter(), threading.Event()
+    left = COUNT
+
+    def listener(consumer: Any, message: Any) -> None:
+        nonlocal left
+        counter.is_on = True
+        message.data()
+        consumer.acknowledge(message)
+        left -= 1
+        if not left:
+            counter.is_on = False
+            done.set()
+
+    with pulsar.Client(broker.service_url) as client:
+        publish(client, name)
+        # The loop's thread runs already: only the listener's is counted.
+        threading.setprofile(counter.profile)
+        try:
+            client.subscribe(
+                name, "s", initial_position=EARLIEST, receiver_queue_size=4 * COUNT, message_listener=listener
+            )
+            assert done.wait(30)
+        finally:
+            threading.setprofile(None)
+    # The listener and `acknowledge`; entries may arrive one by one, each with a call of the listener's thread.
+    assert counter.calls <= COUNT * (2 + DATA + MADE) + COUNT // BATCH * 2 * PER_TURN
+
+
+async def test_asyncio_receive_calls_without_task_switch(
+    broker: Broker, client: pulsar.Client, topic: NewTopic
+) -> None:
+    name = topic()
+    publish(client, name)
+    async with pulsar_asyncio.Client(broker.service_url) as own:
+        consumer = await own.subscribe(name, "s", initial_position=EARLIEST, receiver_queue_size=4 * COUNT)
+        await until(lambda: sum(child.queued_messages() for child in consumer._inner.children) == COUNT)
+
+        async def receive_all() -> None:
+            for _ in range(COUNT):
+                message = await consumer.receive()
+                message.data()
+                await consumer.acknowledge(message)
+
+        def run() -> None:
+            # Nobody else runs: a coroutine that waits for something would not end here.
+            with pytest.raises(StopIteration):
+                receive_all().send(None)
+
+        assert Counter().of(run) <= COUNT * (2 + DATA + MADE) + COUNT // BATCH * PER_TURN + 50
