@@ -13,13 +13,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
+from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.spark_options import source_options
+
+try:
+    from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
+except ImportError as error:
+    raise missing("spark", "@task.pulsar_spark") from error
 
 # Parameters of the function that the task fills.
 GIVEN = ("spark", "pulsar")

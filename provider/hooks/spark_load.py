@@ -16,7 +16,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow_provider_pulsar.extras import missing
+from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
+
+try:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+except ImportError as error:
+    raise missing("spark", "The Spark load") from error
 
 _RESULT = '{"pulsar_load":'
 _PR_SET_PDEATHSIG = 1
@@ -55,6 +61,16 @@ class SparkLoadHook(SparkSubmitHook):
         return str(self._connection["master"]).startswith("local")
 
     @property
+    def has_rest_status(self) -> bool:
+        """True if the driver runs in a standalone cluster, whose master has a REST server."""
+        return bool(self._should_track_driver_status)
+
+    @property
+    def rest_server(self) -> SparkRestServer:
+        """REST server of the master."""
+        return SparkRestServer.of(self._connection)
+
+    @property
     def has_driver_here(self) -> bool:
         """True if the driver's output is that of spark-submit: every deploy mode but cluster."""
         return self.is_local or self._connection["deploy_mode"] != "cluster"
@@ -74,7 +90,10 @@ class SparkLoadHook(SparkSubmitHook):
             self._env.pop(name, None)
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run spark-submit; its process ends with this one."""
+        """Run spark-submit, whose process ends with this one; a standalone cluster's driver is asked of its master."""
+        if self.has_rest_status:
+            self._driver_id = self._create_driver(application)
+            return self._driver_id
         if sys.platform == "linux":
             kwargs.setdefault("preexec_fn", _ending_with_parent())
         try:
@@ -85,6 +104,28 @@ class SparkLoadHook(SparkSubmitHook):
             process = self._submit_sp
             if process is not None and process.poll() is not None and process.stdout is not None:
                 process.stdout.close()
+
+    def _create_driver(self, application: str) -> str:
+        """Start the driver by REST, as spark-submit refuses Python there, and return its id."""
+        args = self._build_spark_submit_command(application)[1:]
+        mode = args.index("--deploy-mode")
+        # The spark-submit beside the driver runs it in its own process.
+        del args[mode : mode + 2]
+        properties = {str(name): str(text) for name, text in (self._conf or {}).items()}
+        properties |= {"spark.master": str(self._connection["master"]), "spark.app.name": str(self._name)}
+        if self._driver_memory:
+            properties["spark.driver.memory"] = str(self._driver_memory)
+        env = {name: str(text) for name, text in (self._env_vars or {}).items()}
+        driver_id = self.rest_server.create(args, properties, env)
+        self.log.info("The master started the driver %s", driver_id)
+        return driver_id
+
+    def on_kill(self) -> None:
+        """End the load: the driver of a standalone cluster by REST, else as the base class does."""
+        if not self.has_rest_status:
+            super().on_kill()
+        elif self._driver_id:
+            self.rest_server.kill(self._driver_id)
 
     def _build_spark_common_args(self) -> list[str]:
         args: list[str] = super()._build_spark_common_args()

@@ -233,8 +233,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         if self.decode is not None:
             validation.choice("decode", self.decode, DECODERS)
         self._format()
-        if self.path is None and not self.inline and self.process_message is None:
-            validation.refuse("ConsumeBatchOperator needs a path, process_message, or inline=True for a small result")
+        self._check_output()
         if not self.until_end and self.max_messages is self.max_bytes is self.max_seconds is None:
             validation.refuse("with until_end=False one of max_messages, max_bytes and max_seconds must end the batch")
         for name, function in (("process", self.process), ("process_message", self.process_message)):
@@ -253,6 +252,11 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 validation.whole(name, getattr(self, name))
                 if self.path is None:
                     validation.refuse(f"{name} needs a path")
+
+    def _check_output(self) -> None:
+        """Raise unless the messages go somewhere."""
+        if self.path is None and not self.inline and self.process_message is None:
+            validation.refuse("ConsumeBatchOperator needs a path, process_message, or inline=True for a small result")
 
     def _format(self) -> str:
         """Return the format of the output, whose path may be a template when the DAG is parsed."""
@@ -344,8 +348,8 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             max_errors=self.max_errors,
             letters=LetterOptions(
                 self.subscription,
-                dead_letter_topic=self.dead_letter_topic or None,
-                retry_letter_topic=self.retry_letter_topic or None,
+                dead_letter_topic=hook.topic_name(self.dead_letter_topic) if self.dead_letter_topic else None,
+                retry_letter_topic=hook.topic_name(self.retry_letter_topic) if self.retry_letter_topic else None,
                 max_redeliver_count=self.max_redeliver_count,
                 retry_delay_seconds=self.retry_delay_seconds,
                 initial_subscription_name=self.initial_subscription_name,

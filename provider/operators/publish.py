@@ -207,8 +207,7 @@ class PublishOperator(LineageMethods, BaseOperator):
 
     def _check_plain(self) -> None:
         """Check everything that no template can change, when the DAG file is parsed."""
-        if (self.messages is None and self._supplier is None) == (self.file is None):
-            validation.refuse("PublishOperator needs exactly one of messages and file")
+        self._check_given()
         self._check_choices()
         if self.schema in ("json", "avro") and self.schema_definition is None:
             validation.refuse(
@@ -230,6 +229,11 @@ class PublishOperator(LineageMethods, BaseOperator):
                 validation.refuse(f"{name} must be a whole number from 1, or -1 for no limit, not {value!r}")
             if value is not None:
                 validation.number(name, value, -1)
+
+    def _check_given(self) -> None:
+        """Raise unless there is one source of messages."""
+        if (self.messages is None and self._supplier is None) == (self.file is None):
+            validation.refuse("PublishOperator needs exactly one of messages and file")
 
     def _check_choices(self) -> None:
         if self.schema is not None:
@@ -273,6 +277,10 @@ class PublishOperator(LineageMethods, BaseOperator):
         if self.file is not None:
             return Source.of_file(validation.text("file", self.file), self.file_format, storage_path)
         return Source.of(self.messages) if self._supplier is None else self._called(context)
+
+    def _again(self, context: Context) -> Callable[[], Source] | None:
+        """Return what makes the source once more, for sources that cannot be read twice."""
+        return None if self._supplier is None else lambda: self._called(context)
 
     def _called(self, context: Context) -> Source:
         assert self._supplier is not None
@@ -342,7 +350,6 @@ class PublishOperator(LineageMethods, BaseOperator):
         if not topic.is_persistent:
             self._check_not_persistent()
         mapping, codec = self._shape(), self._codec()
-        again = None if self._supplier is None else lambda: self._called(context)
         options = self._options(self.topic, topic.is_persistent, hook, context)
         source = self._source(context)
         surroundings = Surroundings(
@@ -352,7 +359,7 @@ class PublishOperator(LineageMethods, BaseOperator):
             lambda manifest: _push(context, manifest),
             _CONTROL,
         )
-        return PublishJob(options, codec, mapping, source, again, surroundings)
+        return PublishJob(options, codec, mapping, source, self._again(context), surroundings)
 
     def _check_not_persistent(self) -> None:
         """Raise for options that a non-persistent topic does not support."""

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
+from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
+from airflow_provider_pulsar.hooks.spark_rest import FINISHED
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
 from airflow_provider_pulsar.spark_options import LoadOutput, LoadValue, source_options
@@ -31,10 +34,16 @@ from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
 
+try:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ImportError as error:
+    raise missing("spark", "PulsarSparkLoadOperator") from error
+
 if TYPE_CHECKING:
     import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+    from pydantic import JsonValue
 
 _VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
@@ -85,8 +94,13 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
     :param source_options: further options of `format("pulsar")`, such as `timeSlackMs`; a secret is refused.
     :param verify_manifest: with deploy mode cluster, read the manifest to see that the load is done (default True); the
         path must be one that Airflow's ObjectStoragePath can read.
+    :param deferrable: wait in the triggerer for the driver of a standalone cluster (deploy mode cluster), which its
+        master's REST server knows; the worker is free meanwhile. With any other master the task waits itself. Default
+        `[operators] default_deferrable`.
     :param pulsar_conn_id: the connection of type pulsar.
-    :param conn_id: the Spark connection.
+    :param conn_id: the Spark connection. With a standalone master and deploy mode cluster the driver is started by the
+        master's REST server, as spark-submit refuses Python there; application, py_files and the interpreter
+        (spark.pyspark.python) are those of the workers, and so are the credentials (`spark_credentials_ref`).
     :param spark_environment: folder of the Python environment that holds pyspark and pyspark-pulsar: its
         `bin/spark-submit` is run, and its Python in the workers. Left out, `spark-submit` is looked for on PATH.
     :param application: path of the load application, where Spark does not find that of this environment.
@@ -138,6 +152,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         manifest: str | None = None,
         source_options: Mapping[str, str] | str | None = None,
         verify_manifest: bool = True,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         pulsar_conn_id: str = PulsarHook.default_conn_name,
         spark_environment: str | None = None,
         name: str = "pulsar-load",
@@ -178,6 +193,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         # A template of the whole mapping is known only after rendering.
         self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
         self.verify_manifest = verify_manifest
+        self.deferrable = deferrable
         self.pulsar_conn_id = pulsar_conn_id
         self.spark_environment = spark_environment
         # A given bound that renders to nothing is an error; a bound that is left out may be missing.
@@ -204,11 +220,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
             from pyspark_pulsar.load import application
 
             self.application = application()
-        # As the api-server shows it: a short name is one of the connection's default namespace.
-        self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
-        state = TaskState(context, _STATE)
-        self._identity = self._identify(context, state)
-        self._context = context
+        state = self._begin(context)
         self.log.info("Loading %s into %s", self.topic, self.output_path)
         try:
             super().execute(context)
@@ -218,10 +230,67 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
             raise AirflowException(f"The load of {self.topic} failed at the stage 'submit': {error}") from error
         finally:
             self._remove_credentials()
-        result = self._verified_result()
+        return self._end(context, state, self._verified_result())
+
+    def _begin(self, context: Context) -> TaskState:
+        """Set what every process of this try needs, and return the task's state."""
+        # As the api-server shows it: a short name is one of the connection's default namespace.
+        self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
+        state = TaskState(context, _STATE)
+        self._identity = self._identify(context, state)
+        self._context = context
+        return state
+
+    def _end(self, context: Context, state: TaskState, result: dict[str, Any]) -> dict[str, Any]:
+        """Forget the job of a load that is done, report it, and return its result."""
         self._forget_job(context, state)
         self._report(context, result)
         return result
+
+    # ---- waiting for the driver of a standalone cluster --------------------------------------------------------------
+
+    def poll_until_complete(self, external_id: JsonValue, context: Context) -> None:
+        """Wait until the driver is done, in the triggerer if that is wanted and possible."""
+        hook, driver_id = self._get_hook(), str(external_id)
+        if not hook.has_rest_status:
+            super().poll_until_complete(external_id, context)
+            return
+        hook._driver_id = driver_id
+        if self.deferrable:
+            from airflow_provider_pulsar.triggers.spark import SparkDriverTrigger
+
+            self.defer(
+                trigger=SparkDriverTrigger(hook.rest_server.urls, driver_id, self._status_poll_interval),
+                method_name="execute_complete",
+                # Kept here too: without `durable` the state store does not know of the job.
+                kwargs={"attempt": self._identity["attempt"]},
+                timeout=self.execution_timeout,
+            )
+        while (status := hook.rest_server.status(driver_id)).is_active:
+            time.sleep(self._status_poll_interval)
+        self._check_driver(driver_id, status.state, status.message)
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any] | None = None, attempt: str | None = None
+    ) -> dict[str, Any]:
+        """Return the result of the load whose driver is done, or raise for one that failed."""
+        state = self._begin(context)
+        if attempt is not None:
+            self._identity = {**self._identity, "attempt": attempt}
+        if event is None or "state" not in event:
+            raise AirflowException(f"The trigger waiting for the load of {self.topic} sent no event")
+        self._check_driver(str(event["driver_id"]), str(event["state"]), str(event["message"]))
+        return self._end(context, state, self._remote_result())
+
+    def _check_driver(self, driver_id: str, state: str, message: str) -> None:
+        if state != FINISHED:
+            more = f": {message}" if message else ""
+            raise AirflowException(
+                f"The load of {self.topic} failed: its driver {driver_id} ended as {state}{more}. The driver's log is "
+                "on the worker that ran it; the master's page links to it"
+            )
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _report(self, context: Context, result: Mapping[str, Any]) -> None:
         """Report topic and output; the load is done, so no error of reporting may fail the task."""
@@ -356,6 +425,10 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
                 f"spark-submit ended with exit code 0, but the load of {self.topic} printed no result: it was not run, "
                 "or its output was kept back. See the log above; nothing tells that it is done"
             )
+        return self._remote_result()
+
+    def _remote_result(self) -> dict[str, Any]:
+        """Return the result of a driver that ran elsewhere."""
         if not self.verify_manifest:
             return {"status": "done", "path": self.output_path, "manifest": self._manifest_path()}
         return self._result_of_manifest()
@@ -444,6 +517,11 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         """Store the secret where Spark can read it and return its reference, None without authentication."""
         if credentials is None:
             return None
+        if hook.has_rest_status:
+            raise AirflowFailException(
+                "Credentials cannot be handed over to a driver that a standalone master starts: put them where drivers "
+                "and executors run, and name the place in the connection's spark_credentials_ref (env:NAME, file:/path)"
+            )
         secret = json.dumps(credentials)
         if hook.is_local:
             hook.process_env[_VARIABLE] = secret

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
+from airflow_provider_pulsar.extras import missing
+
+try:
+    from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
+except ImportError as error:
+    raise missing("messaging", 'MessageQueueTrigger(scheme="pulsar")') from error
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseEventTrigger

@@ -59,6 +59,7 @@ class WatchingSensor(BaseSensorOperator):
     start_from_trigger = False
     # Class path of the trigger, whose arguments have the names of the sensor's.
     trigger_class = ""
+    topic: str
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class WatchingSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait, and return the result of the check."""
-        with staged(f"Waiting for {self.condition()['topic']}", "arguments"):
+        with staged(f"Waiting for {self.topic}", "arguments"):
+            self._name_topic()
             self._watch = self.watcher()
         self.restore(context)
         # In reschedule mode each check is a process of its own, and the base class knows the total time.
@@ -135,6 +137,13 @@ class WatchingSensor(BaseSensorOperator):
         except AirflowSensorTimeout as error:
             raise AirflowSensorTimeout(f"{error} Waited for {self._watch.wanted}; last: {self._watch.seen}") from error
         return self.completed(context, found_value)
+
+    def _name_topic(self) -> None:
+        """Replace a short name by that in the connection's default namespace, which is read for such a name only."""
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        if isinstance(self.topic, str) and "/" not in self.topic:
+            self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
 
     def _first_look(self, context: Context) -> PokeReturnValue:
         """Check before deferring; errors that other modes ignore in a check are ignored here too."""
@@ -191,6 +200,7 @@ class WatchingSensor(BaseSensorOperator):
         if event is None or "status" not in event:
             raise AirflowException(f"The trigger waiting for {self.condition()['topic']} sent no event")
         if event["status"] == "found":
+            self._name_topic()
             self.log.info("Found %s", {name: value for name, value in event["found"].items() if name != "value"})
             return self.completed(context, dict(event["found"]))
         if event["status"] == "timeout":

@@ -140,11 +140,12 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
 
         Airflow stores triggers of equal arguments once for each DAG file: only the assets tell them apart.
         """
-        if self.asset_state_store is None:
+        try:
+            return min(asset_names(self.asset_state_store), default=None)
+        except TypeError:
+            if self.subscription is None:
+                raise
             return None
-        # Airflow offers no public way to the names of a watcher's assets.
-        names: Mapping[str, object] = self.asset_state_store._by_name
-        return min(names, default=None)
 
     # ---- shared stream -----------------------------------------------------------------------------------------------
 
@@ -179,6 +180,24 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
                     await producer.acknowledge(delivery)
         finally:
             await producer.aclose()
+
+
+def asset_names(store: object) -> list[str]:
+    """Return the names of the assets that a trigger's state store is for; none outside a triggerer.
+
+    Airflow offers no public way to them. Raises TypeError for a store that does not tell them: without the name two
+    assets would share a subscription, and each would see a part of the messages.
+    """
+    if store is None:
+        return []
+    found = getattr(store, "_by_name", None)
+    names = list(found) if isinstance(found, Mapping) else re.findall(r"\bname='([^']*)'", repr(store))
+    if not names:
+        raise TypeError(
+            f"this version of Airflow does not tell which asset a watcher is for ({type(store).__name__}): name the "
+            "subscription by subscription="
+        )
+    return names
 
 
 def _checked(arguments: Mapping[str, Any]) -> None:

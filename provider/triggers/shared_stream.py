@@ -56,8 +56,9 @@ class PulsarStreamProducer(SharedStreamProducer):
         # Airflow's variables are read by a blocking call, which the loop of a triggerer refuses.
         deployment = "" if arguments.get("subscription") else await asyncio.to_thread(_deployment, hook)
         asset = arguments.get(ASSET)
+        # The subscription's name stays that of the arguments as they were given.
         options = stream_options(
-            {**arguments, "receiver_queue_size": _window(arguments)},
+            {**arguments, **_full_names(arguments, hook), "receiver_queue_size": _window(arguments)},
             subscription_name(arguments, deployment),
             {"created_by": "airflow", **({} if asset is None else {"asset": asset})},
         )
@@ -95,6 +96,16 @@ class PulsarStreamProducer(SharedStreamProducer):
 
 def _deployment(hook: PulsarHook) -> str:
     return deployment_id(hook.deployment_id())
+
+
+def _full_names(arguments: Mapping[str, Any], hook: PulsarHook) -> dict[str, Any]:
+    """Return the arguments that name topics, short names in the connection's default namespace."""
+    found: dict[str, Any] = {}
+    if topic := arguments.get("topic"):
+        found["topic"] = [hook.topic_name(name) for name in ([topic] if isinstance(topic, str) else topic)]
+    if letters := arguments.get("dead_letter_topic"):
+        found["dead_letter_topic"] = hook.topic_name(letters)
+    return found
 
 
 def _window(arguments: Mapping[str, Any]) -> int:

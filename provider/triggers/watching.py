@@ -33,6 +33,8 @@ class WatchingTrigger(BaseTrigger):
     "message": …, "permanent": True if no retry helps}.
     """
 
+    topic: str
+
     def __init__(
         self,
         poll_interval: float = 10,
@@ -71,6 +73,7 @@ class WatchingTrigger(BaseTrigger):
         if self.end_time is None and self.timeout_seconds is not None:
             self.end_time = time.time() + self.timeout_seconds
         try:
+            await self._name_topic()
             watch = self.watcher()
             yield _event(await self._wait(watch))
         except asyncio.CancelledError:
@@ -81,6 +84,15 @@ class WatchingTrigger(BaseTrigger):
             text = explain(error, action=f"Waiting for {wanted}", stage=watch.stage if watch else "arguments")
             permanent = is_permanent(error) or (watch is None and isinstance(error, ValueError))
             yield _event({"status": "error", "message": text, "permanent": permanent})
+
+    async def _name_topic(self) -> None:
+        """Replace a short name by that in the connection's default namespace, which is read for such a name only."""
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        if isinstance(self.topic, str) and "/" not in self.topic:
+            hook = PulsarHook(self.pulsar_conn_id)
+            await hook.aclient_config()
+            self.topic = hook.topic_name(self.topic)
 
     async def _wait(self, watch: Watcher) -> dict[str, Any]:
         from pulsar_native.exceptions import PulsarException

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from environments import ROOT
 from pulsar_native import AdminClient, Client
 from pulsar_native.admin import AlreadyExists
 from support.airflow_stack import AirflowStack
-from support.brokers import Broker
+from support.brokers import Broker, NewTopic
 
 HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
@@ -102,6 +103,7 @@ _WITH_AIRFLOW = (
         "plugins/test_event_producer_airflow.py",
         "sensors/test_start_airflow.py",
         "test_airflow_stack.py",
+        "test_system_airflow.py",
     ),
 )
 
@@ -159,14 +161,16 @@ EVENT_PRODUCER = {
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
     """Give the real Airflow of this session: see support/airflow_stack.py."""
     spark = ROOT / ".envs" / "spark"
+    home = tmp_path_factory.mktemp("airflow") / "home"
     env = {
+        "EXAMPLES_FOLDER": str(home.parent / "examples"),
         "SPARK_ENVIRONMENT": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # An operator that names no environment of Spark takes the first spark-submit of the path.
         "PATH": f"{spark / 'bin'}{os.pathsep}{os.environ['PATH']}",
         **{f"AIRFLOW__PULSAR_EVENT_PRODUCER__{name}": value for name, value in EVENT_PRODUCER.items()},
     }
-    stack = AirflowStack(tmp_path_factory.mktemp("airflow") / "home", env)
+    stack = AirflowStack(home, env)
     try:
         yield stack.start()
     finally:
@@ -231,3 +235,22 @@ def admin(broker: Broker) -> Iterator[AdminClient]:
     """Give the admin client of the shared broker."""
     with AdminClient(broker.admin_url) as made:
         yield made
+
+
+@pytest.fixture
+def once(namespace: Callable[[], str], admin: AdminClient, topic: NewTopic) -> Callable[..., str]:
+    """Give a factory of topics in a namespace with deduplication."""
+    name = namespace()
+    admin.set_deduplication(name, True)
+    probe = f"persistent://{name}/probe"
+    admin.create_topic(probe)
+    deadline = time.monotonic() + 20
+    # A broker that is busy may not know the policy yet when the first topic is loaded.
+    while admin.stats(probe)["deduplicationStatus"] != "Enabled":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+    def create(partitions: int = 0) -> str:
+        return topic(partitions=partitions, namespace=name)
+
+    return create

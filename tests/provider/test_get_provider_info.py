@@ -20,6 +20,7 @@ import airflow_provider_pulsar
 from airflow_provider_pulsar.get_provider_info import get_provider_info
 from airflow_provider_pulsar.hooks.settings import EXTRA_FIELDS, METHODS
 
+ROOT = Path(__file__).resolve().parents[2]
 _AIRFLOW = Path(airflow.__file__).parent
 _SECRET_WORDS = ("token", "password", "secret", "private_key")
 
@@ -83,13 +84,71 @@ def test_provider_info_paths_import(path: str) -> None:
 def test_provider_info_lists_every_module() -> None:
     root = Path(airflow_provider_pulsar.__file__).parent
     listed = set(classes_and_modules(get_provider_info()))
-    public = {"operators": "Operator", "hooks": "Hook", "sensors": "Sensor", "triggers": "Trigger"}
+    public = {
+        "operators": "Operator",
+        "transfers": "Operator",
+        "hooks": "Hook",
+        "sensors": "Sensor",
+        "triggers": "Trigger",
+    }
     for folder, ending in public.items():
         for file in (root / folder).glob("*.py"):
             module = importlib.import_module(f"airflow_provider_pulsar.{folder}.{file.stem}".removesuffix(".__init__"))
             own = [v for v in vars(module).values() if getattr(v, "__module__", None) == module.__name__]
             if any(isinstance(v, type) and v.__name__.endswith(ending) and v.__name__[0] != "_" for v in own):
                 assert module.__name__ in listed
+
+
+def test_provider_info_names_files_that_exist() -> None:
+    info = get_provider_info()
+    (integration,) = info["integrations"]
+    guides = [*integration["how-to-guide"], *(each["how-to-guide"] for each in info["transfers"])]
+    assert [path for path in guides if not (ROOT / path.lstrip("/")).is_file()] == []
+    assert (ROOT / "docs" / integration["logo"].lstrip("/")).read_text().startswith("<svg")
+
+
+_WITHOUT_EXTRAS = """
+import importlib, sys
+
+class Missing:
+    # Airflow itself reads what each installed provider tells of itself.
+    names = ("airflow.providers.apache.spark.hooks", "airflow.providers.apache.spark.operators",
+             "airflow.providers.common.messaging.providers", "airflow.providers.common.messaging.triggers",
+             "airflow.providers.common.sql.hooks", "airflow.providers.openlineage.extractors", "openlineage",
+             "pyspark", "pyspark_pulsar")
+
+    def find_spec(self, name, path=None, target=None):
+        if any(name == each or name.startswith(each + ".") for each in self.names):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
+from airflow_provider_pulsar.get_provider_info import get_provider_info
+
+info = get_provider_info()
+needs = {}
+modules = [each for kind in ("operators", "sensors", "hooks", "triggers") for each in info[kind][0]["python-modules"]]
+modules += [each["python-module"] for each in info["transfers"]]
+modules += [path.rpartition(".")[0] for path in [*info["queues"], *info["notifications"], *info["extra-links"]]]
+modules += [each["class-name"].rpartition(".")[0] for each in info["task-decorators"]]
+for name in modules:
+    try:
+        importlib.import_module(name)
+    except AirflowOptionalProviderFeatureException as error:
+        needs[name.removeprefix("airflow_provider_pulsar.")] = str(error).rpartition("pip install ")[2]
+for name in needs:
+    print(name, needs[name])
+"""
+
+
+def test_modules_need_their_own_extras_only() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_EXTRAS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "operators.spark 'airflow-provider-pulsar[spark]'",
+        "hooks.spark_load 'airflow-provider-pulsar[spark]'",
+        "queues.pulsar 'airflow-provider-pulsar[messaging]'",
+        "decorators.spark 'airflow-provider-pulsar[spark]'",
+    ]
 
 
 def test_conn_fields_are_the_extras_of_the_hook() -> None:

@@ -38,13 +38,29 @@ def bare_python(folder: Path) -> Path:
 class SparkCluster:
     """One master and its workers; blocking. `start` once, `stop` at the end."""
 
-    def __init__(self, folder: Path, *, workers: int = 2) -> None:
-        import pyspark
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 2,
+        home: Path | None = None,
+        python: Path | None = None,
+        rest: bool = False,
+    ) -> None:
+        """Prepare a cluster; `home` and `python` are another Spark and interpreter than this environment's.
 
-        self.home = Path(pyspark.__file__).parent
+        With `rest` the master has its REST server, at `rest_port`.
+        """
+        if home is None:
+            import pyspark
+
+            home = Path(pyspark.__file__).parent
+        self.home = home
         self.folder = folder
-        self.python = bare_python(folder)
+        self.python = bare_python(folder) if python is None else python
         self._workers = workers
+        self._rest = rest
+        self.rest_port = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
 
@@ -52,6 +68,8 @@ class SparkCluster:
         """Start all processes and wait until every worker is registered."""
         self._launch("master", "master.Master", "--port", "0", "--webui-port", "0")
         self.url = self._wait("master", r"Starting Spark master at (spark://\S+)")
+        if self._rest:
+            self.rest_port = int(self._wait("master", r"Started REST server for submitting applications.* port (\d+)"))
         for number in range(self._workers):
             work = self.folder / f"work-{number}"
             self._launch(
@@ -90,8 +108,10 @@ class SparkCluster:
     def _env(self) -> dict[str, str]:
         dropped = ("PYTHONPATH", "SPARK_", "PYSPARK_", "PULSAR_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        enabled = str(self._rest).lower()
         return {
             **kept,
+            "SPARK_MASTER_OPTS": f"-Dspark.master.rest.enabled={enabled} -Dspark.master.rest.port=0",
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(self.python),

@@ -32,6 +32,7 @@ class TaskInstance:
     map_index: int = -1
     try_number: int = 1
     xcoms: dict[str, Any] = field(default_factory=dict)
+    stats_tags: dict[str, str] = field(default_factory=dict)
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Keep an XCom."""

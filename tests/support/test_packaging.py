@@ -6,6 +6,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECTS = {
@@ -22,12 +23,24 @@ def test_one_version_and_licence_for_all_and_the_changelog_knows_it() -> None:
     assert f"## {versions.pop()}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def extras(project: dict[str, Any]) -> list[str]:
+    """Return the dependencies of all extras of a project."""
+    return [each for group in project.get("optional-dependencies", {}).values() for each in group]
+
+
+def test_provider_needs_airflow_and_client_only() -> None:
+    project = PROJECTS["."]
+    assert [re.split(r"[\[>=]", each)[0] for each in project["dependencies"]] == ["apache-airflow", "pulsar-native"]
+    assert set(project["optional-dependencies"]) == {"messaging", "openlineage", "spark", "sql"}
+
+
 def test_our_distributions_depend_on_each_other_exactly_and_one_way() -> None:
     version = PROJECTS["client"]["version"]
     ours = re.compile(r"^(pulsar-native|pyspark-pulsar|airflow-provider-pulsar)")
     wanted = {
         name: sorted(each for each in project["dependencies"] if ours.match(each)) for name, project in PROJECTS.items()
     }
+    wanted["."] += [each for each in extras(PROJECTS["."]) if ours.match(each)]
     assert wanted["client"] == []
     assert [each.partition("[")[0].partition("==")[0] for each in wanted["spark"]] == ["pulsar-native"]
     assert len(wanted["."]) == 2

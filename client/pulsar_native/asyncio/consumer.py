@@ -24,7 +24,7 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import no_receipt
-from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout, TopicNotFound
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
@@ -89,8 +89,11 @@ class Receiving(Closeable, Generic[T_co]):
     async def _attend(self, message: Message[T_co]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
-            schema = await self._inner.client.writer_schema(message.topic_name(), version)
-            message.entry.schema.learn(version, schema)
+            try:
+                schema = await self._inner.client.writer_schema(message.topic_name(), version)
+                message.entry.schema.learn(version, schema)
+            except TopicNotFound:
+                message.entry.schema.miss(version)
         chain = self._inner.chain
         return message if chain is None else chain.arrived(message)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
 from pulsar_native.jobs.failures import JobRefused
-from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter
+from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter
 from pulsar_native.jobs.id_ranges import describe
 from pulsar_native.jobs.letters import LetterOptions, Letters
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
@@ -33,7 +33,7 @@ from pulsar_native.jobs.rereading import MessageRereader, MessagesGone
 if TYPE_CHECKING:
     from pulsar_native import Client, Consumer, Message
     from pulsar_native.jobs.formats import BatchWriter
-    from pulsar_native.jobs.interfaces import JobLog, JobState
+    from pulsar_native.jobs.interfaces import BatchSink, JobLog, JobState
 
 _SLICE_MS = 200
 # Limit of the wait for the broker to drop the consumer of an earlier try.
@@ -92,7 +92,8 @@ class ConsumeCallbacks:
 
     `check` raises to end the job at once (a kill); `process` is called with the manifest, `handle` with each message;
     exceptions `passing` of `handle` end the job whatever `on_error` is; `redact` removes secrets from a text; `names`
-    returns the topics of a namespace, for the hint of an error.
+    returns the topics of a namespace, for the hint of an error. `sink` replaces an output file: it gets the rows,
+    `sink_rows` at once, and the caller's state makes them durable when the job stores the batch's ids.
     """
 
     check: Callable[[], None] = lambda: None
@@ -102,6 +103,8 @@ class ConsumeCallbacks:
     redact: Callable[[str], str] = str
     names: Callable[[str], Sequence[str]] | None = None
     open_path: PathFactory = local_path
+    sink: BatchSink | None = None
+    sink_rows: int = 1000
 
 
 class ConsumeJob:
@@ -459,14 +462,19 @@ class ConsumeJob:
             passing=self._calls.passing,
         )
 
+    def _writer(self, file: AtomicFile | PartFiles) -> BatchWriter:
+        if self._calls.sink is not None:
+            return SinkWriter(self._calls.sink, self._calls.sink_rows, self._handler())
+        if self._settings.format == "parquet":
+            return ParquetWriter(file)
+        return JsonLinesWriter(file, self._handler())
+
     def _consume(self, output: BatchOutput | None) -> dict[str, Any]:
         self.stage = "subscribe"
         self._consumers = self._subscribe()
         path = None if output is None else output.path
         file = self._file(output)
-        writer: BatchWriter = (
-            ParquetWriter(file) if self._settings.format == "parquet" else JsonLinesWriter(file, self._handler())
-        )
+        writer = self._writer(file)
         try:
             self.stage = "write"
             file.open()

@@ -1,4 +1,4 @@
-"""Output formats of a batch: JSONL, by message, and Parquet, by columns.
+"""Output formats of a batch: JSONL and rows of a sink, by message, and Parquet, by columns.
 
 Rules: a writer receives what the batch has room for and writes it to the output, which its caller makes durable. It
 writes chunks, each in the order of topics and ids, and ends each chunk in the batch. Parquet has the client's columns
@@ -8,6 +8,7 @@ unchanged; nothing is decoded, and no object is created per message.
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from pulsar_native import EntryRange, Message
     from pulsar_native.jobs.batch import Batch
+    from pulsar_native.jobs.interfaces import BatchSink
     from pulsar_native.jobs.message_handling import MessageHandler
     from pulsar_native.jobs.output import AtomicFile
     from pulsar_native.jobs.part_files import PartFiles
@@ -52,14 +54,11 @@ class BatchWriter(Protocol):
         """Release the output, complete or not, before it is discarded."""
 
 
-class JsonLinesWriter:
-    """Writer of one JSON line per message."""
+class _MessageWriter(ABC):
+    """Receiver of messages one by one, for a writer of what the handler returns."""
 
-    def __init__(self, output: AtomicFile | PartFiles, handler: MessageHandler) -> None:
-        self._output = output
+    def __init__(self, handler: MessageHandler) -> None:
         self._handler = handler
-        self._lines: list[tuple[tuple[str, int, int, int], bytes, dict[str, Any]]] = []
-        self._bytes = 0
 
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
         """Receive one message, or results of the handler; False if there were none."""
@@ -70,6 +69,39 @@ class JsonLinesWriter:
         for done, record, line in self._handler.results(batch, millis if message is None else 0):
             self._add(done, record, line, batch)
         return busy or message is not None
+
+    @abstractmethod
+    def _add(self, message: Message, record: dict[str, Any], line: bytes, batch: Batch) -> None:
+        """Add a handled message to the batch and to what is to be written."""
+
+    @abstractmethod
+    def _write(self, batch: Batch) -> None:
+        """Write what was added, and end the chunk if that is wanted."""
+
+    def finish(self, batch: Batch, check: Callable[[], None]) -> None:
+        """Wait for running calls of the handler and write the last chunk."""
+        # Results of the last round are included.
+        while True:
+            check()
+            for done, record, line in self._handler.results(batch, 200):
+                self._add(done, record, line, batch)
+            if not self._handler.is_busy:
+                break
+        self._write(batch)
+
+    def discard(self) -> None:
+        """Cancel running calls of the handler."""
+        self._handler.close()
+
+
+class JsonLinesWriter(_MessageWriter):
+    """Writer of one JSON line per message."""
+
+    def __init__(self, output: AtomicFile | PartFiles, handler: MessageHandler) -> None:
+        super().__init__(handler)
+        self._output = output
+        self._lines: list[tuple[tuple[str, int, int, int], bytes, dict[str, Any]]] = []
+        self._bytes = 0
 
     def _add(self, message: Message, record: dict[str, Any], line: bytes, batch: Batch) -> None:
         message_id = message.message_id()
@@ -87,20 +119,31 @@ class JsonLinesWriter:
         batch.end_chunk(record for _, _, record in self._lines)
         self._lines, self._bytes = [], 0
 
-    def finish(self, batch: Batch, check: Callable[[], None]) -> None:
-        """Wait for running calls of the handler and write the last chunk."""
-        # Results of the last round are included.
-        while True:
-            check()
-            for done, record, line in self._handler.results(batch, 200):
-                self._add(done, record, line, batch)
-            if not self._handler.is_busy:
-                break
-        self._write(batch)
 
-    def discard(self) -> None:
-        """Cancel running calls of the handler."""
-        self._handler.close()
+class SinkWriter(_MessageWriter):
+    """Writer of rows into a sink, in the order of reception. The batch is one chunk, as it is never written again."""
+
+    def __init__(self, sink: BatchSink, rows: int, handler: MessageHandler) -> None:
+        """Write `rows` rows at once."""
+        super().__init__(handler)
+        self._sink = sink
+        self._size = rows
+        self._rows: list[Any] = []
+
+    def _add(self, message: Message, record: dict[str, Any], line: bytes, batch: Batch) -> None:
+        try:
+            row = self._sink.row(message, record)
+        except ValueError as error:
+            self._handler.policy.failed(message, error, batch)
+            return
+        batch.add(message)
+        self._rows.append(row)
+        if len(self._rows) >= self._size:
+            self._write(batch)
+
+    def _write(self, batch: Batch) -> None:
+        rows, self._rows = self._rows, []
+        self._sink.write(rows)
 
 
 class ParquetWriter:

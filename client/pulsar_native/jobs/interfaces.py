@@ -1,9 +1,12 @@
-"""Interfaces of a job's caller: a small durable state, and a log."""
+"""Interfaces of a job's caller: a small durable state, a log, and a sink of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pulsar_native import Message
 
 
 class JobState(Protocol):
@@ -27,3 +30,13 @@ class JobLog(Protocol):
 
     def warning(self, event: str, /, *args: Any) -> Any:
         """Log a warning for the user."""
+
+
+class BatchSink(Protocol):
+    """Destination of a batch's messages as rows, which the caller makes durable when the job stores its state."""
+
+    def row(self, message: Message, record: Mapping[str, Any]) -> Any:
+        """Return the row of a message and its record; ValueError makes it a failed message."""
+
+    def write(self, rows: Sequence[Any]) -> None:
+        """Write rows, possibly none; an error ends the job before anything is acknowledged."""

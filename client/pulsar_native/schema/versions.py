@@ -1,7 +1,8 @@
 """Decoding of messages with their writer's schema.
 
 Rules: a schema that evolves (Avro) needs the writer's definition, which the registry has under the message's schema
-version. It is fetched once per version, before the message is returned, so that decoding does no I/O. Thread-safe: a
+version. It is fetched once per version, before the message is returned, so that decoding does no I/O. A version that
+the registry does not have fails the decoding, not the receiving: the message can still be acknowledged. Thread-safe: a
 version may be learnt twice.
 """
 
@@ -23,6 +24,7 @@ class VersionedDecoder:
     def __init__(self, schema: Schema[Any]) -> None:
         self._plain = schema
         self._writers: dict[bytes, SchemaInfo] = {}
+        self._missing: set[bytes] = set()
         self._schema = schema.with_writer_schemas(self._find)
         # A schema that does not use writers' schemas returns itself.
         self.needs_writer = self._schema is not schema
@@ -35,17 +37,23 @@ class VersionedDecoder:
 
     def wanted(self, version: bytes | None) -> bytes | None:
         """Return the version if its definition must be fetched, else None."""
-        return version if version and version not in self._writers else None
+        is_known = not version or version in self._writers or version in self._missing
+        return None if is_known else version
 
     def learn(self, version: bytes, definition: SchemaInfo) -> None:
         """Store the definition of a version."""
         self._writers[version] = definition
 
+    def miss(self, version: bytes) -> None:
+        """Note that the registry does not have a version."""
+        self._missing.add(version)
+
     def _find(self, version: bytes) -> SchemaInfo:
         try:
             return self._writers[version]
         except KeyError:
-            raise InvalidRecord(f"The writer's schema of version {version.hex()} was not fetched") from None
+            reason = "is no longer in the registry" if version in self._missing else "was not fetched"
+            raise InvalidRecord(f"The writer's schema of version {version.hex()} {reason}") from None
 
     def decode(self, data: bytes, version: bytes | None) -> Any:
         """Return the value of a payload by its schema version."""

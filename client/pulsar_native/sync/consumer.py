@@ -31,6 +31,7 @@ from pulsar_native.exceptions import (
     OperationNotSupported,
     PulsarException,
     Timeout,
+    TopicNotFound,
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -124,8 +125,11 @@ class Receiving(Closeable, Generic[T_co]):
 
     def _load_schema(self, message: Message, version: bytes) -> None:
         core = self._inner.client
-        schema = self._engine.run(core.writer_schema(message.topic_name(), version))
-        message.entry.schema.learn(version, schema)
+        try:
+            schema = self._engine.run(core.writer_schema(message.topic_name(), version))
+            message.entry.schema.learn(version, schema)
+        except TopicNotFound:
+            message.entry.schema.miss(version)
 
     def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in order of arrival until `take` returns something; None at the deadline (monotonic seconds)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,8 +24,13 @@ from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.settings import CLIENT_OPTIONS
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
+from airflow_provider_pulsar.sensors.message import MessageSensor
+from airflow_provider_pulsar.sensors.topic import TopicSensor
+from airflow_provider_pulsar.triggers.message import MessageTrigger
+from airflow_provider_pulsar.triggers.msg_queue import PulsarMessageQueueTrigger
+from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
-from pulsar_native import ClientConfig
+from pulsar_native import AdminClient, ClientConfig
 from support.brokers import Broker
 from support.http_peer import Answer, http_peer
 from support.publish_tasks import read_all
@@ -196,6 +203,34 @@ def test_default_namespace_holds_in_operators(
     path = tmp_path / "out.jsonl"
     consume = ConsumeBatchOperator(task_id="c", topic=["short"], subscription="s", path=str(path))
     assert consume.execute(context_of())["topics"] == [f"persistent://{space}/short"]
+
+
+@pytest.mark.proves("A1")
+def test_default_namespace_holds_in_sensors_and_triggers(
+    broker: Broker, connection: Connection, namespace: Callable[[], str]
+) -> None:
+    space = namespace()
+    connection(service_url=broker.service_url, admin_url=broker.admin_url, default_namespace=space)
+    full = f"persistent://{space}/sensed"
+    PublishOperator(task_id="p", topic="sensed", messages=["a"], deduplicate=False).execute(context_of())
+    assert TopicSensor(task_id="s", topic="sensed", messages=1).execute(context_of())["topic"] == full
+    event: Any = asyncio.run(anext(TopicTrigger(topic="sensed", messages=1).run()))  # type: ignore[arg-type]
+    assert event.payload["found"]["topic"] == full
+    found = MessageSensor(task_id="m", topic="sensed", subscription="s").execute(context_of())
+    assert (found["topic"], found["value"]) == (full, "a")
+    resumed = MessageSensor(task_id="m", topic="sensed", subscription="late")
+    event = asyncio.run(anext(MessageTrigger(topic="sensed", subscription="late").run()))  # type: ignore[arg-type]
+    assert resumed.execute_complete(context_of(), event.payload)["topic"] == full
+    with AdminClient(broker.admin_url) as admin:
+        backlogs = {name: each["msgBacklog"] for name, each in admin.stats(full)["subscriptions"].items()}
+    assert backlogs == {"s": 0, "late": 0}
+    watcher = PulsarMessageQueueTrigger(topic="sensed", subscription="w", initial_position="earliest")
+    assert asyncio.run(_first_event(watcher)).payload["topic"] == full
+
+
+async def _first_event(trigger: PulsarMessageQueueTrigger) -> Any:
+    async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
+        return await anext(events)
 
 
 def test_client_options_reach_the_client(connection: Connection) -> None:

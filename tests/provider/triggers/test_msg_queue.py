@@ -18,7 +18,12 @@ from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.triggers.shared_stream import SharedStreamManager, reject_shared_stream_event
 
-from airflow_provider_pulsar.triggers.msg_queue import PulsarMessageQueueTrigger, WatcherRefused, subscription_name
+from airflow_provider_pulsar.triggers.msg_queue import (
+    PulsarMessageQueueTrigger,
+    WatcherRefused,
+    asset_names,
+    subscription_name,
+)
 from airflow_provider_pulsar.triggers.shared_stream import PulsarStreamProducer
 from pulsar_native import Client, InitialPosition
 from support.brokers import Broker, NewTopic
@@ -439,3 +444,17 @@ def test_trigger_is_the_same_from_airflows_database() -> None:
     decoded: Any = smart_decode_trigger_kwargs
     again = PulsarMessageQueueTrigger(**{name: decoded(value) for name, value in kwargs.items()})
     assert again.serialize() == made.serialize() and again.match == match
+
+
+def test_watcher_asset_is_known_or_refused() -> None:
+    class Changed:
+        """A state store of another Airflow."""
+
+        def __repr__(self) -> str:
+            return "<AssetStateStoreAccessors [name='b', name='a', uri='u']>"
+
+    store = AssetStateStoreAccessors(inlets=[Asset("b"), Asset("a")])
+    assert sorted(asset_names(store)) == sorted(asset_names(Changed())) == ["a", "b"]
+    assert asset_names(None) == []
+    with pytest.raises(TypeError, match="subscription="):
+        asset_names(object())

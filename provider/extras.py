@@ -1,0 +1,15 @@
+"""Errors for features whose packages are extras: Airflow leaves such a feature out, and a DAG is told what to install.
+
+May not import a package of an extra.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
+
+
+def missing(extra: str, feature: str) -> AirflowOptionalProviderFeatureException:
+    """Return the error for a feature whose packages are not installed."""
+    return AirflowOptionalProviderFeatureException(
+        f"{feature} needs the extra {extra!r}: pip install 'airflow-provider-pulsar[{extra}]'"
+    )

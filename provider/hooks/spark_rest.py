@@ -1,0 +1,131 @@
+"""REST submission server of a Spark standalone master: create, status and kill of drivers.
+
+spark-submit refuses Python applications in the deploy mode cluster of a standalone master. The REST server takes them:
+the driver's main class is spark-submit itself, which runs the application in client mode beside the driver. Rules: no
+secret is sent, since the master keeps and shows a driver's command. httpx is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException
+
+if TYPE_CHECKING:
+    import httpx
+
+_SECONDS = 30
+_MAIN_CLASS = "org.apache.spark.deploy.SparkSubmit"
+ACTIVE = ("SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN")
+"""States of a driver that is not done: UNKNOWN is that of a master in recovery."""
+FINISHED = "FINISHED"
+
+
+@dataclass(frozen=True)
+class DriverStatus:
+    """State of a driver as the master tells it; `message` is its exception, if any."""
+
+    state: str
+    message: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """True while the driver may still end well."""
+        return self.state in ACTIVE
+
+
+class SparkRestServer:
+    """REST submission server of one master, or of several of which one is active. Each call blocks up to 30 s."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Set the addresses, such as http://master:6066."""
+        self.urls = list(urls)
+
+    @staticmethod
+    def of(connection: Mapping[str, Any]) -> SparkRestServer:
+        """Return the server of a resolved Spark connection: its master's hosts with the REST scheme and port."""
+        scheme, port = connection.get("rest_scheme", "http"), connection.get("rest_port", 6066)
+        hosts = str(connection["master"]).removeprefix("spark://").split(",")
+        return SparkRestServer([f"{scheme}://{host.strip().partition(':')[0]}:{port}" for host in hosts])
+
+    def create(self, arguments: Sequence[str], properties: Mapping[str, str], env: Mapping[str, str]) -> str:
+        """Start a driver that runs spark-submit with these arguments, and return its id; raises AirflowException."""
+        request = {
+            "action": "CreateSubmissionRequest",
+            "appResource": "",
+            "mainClass": _MAIN_CLASS,
+            "appArgs": list(arguments),
+            "sparkProperties": dict(properties),
+            "environmentVariables": dict(env),
+            "clientSparkVersion": "",
+        }
+        found = self._first("POST", "/v1/submissions/create", request)
+        return str(found["submissionId"])
+
+    def status(self, driver_id: str) -> DriverStatus:
+        """Return the state of a driver; raises AirflowException if no master knows it."""
+        return _status(self._first("GET", _path("status", driver_id)))
+
+    def kill(self, driver_id: str) -> None:
+        """End a driver."""
+        self._first("POST", _path("kill", driver_id))
+
+    async def astatus(self, driver_id: str) -> DriverStatus:
+        """Return the state of a driver without blocking the loop."""
+        return _status(await self._afirst("GET", _path("status", driver_id)))
+
+    async def akill(self, driver_id: str) -> None:
+        """End a driver without blocking the loop."""
+        await self._afirst("POST", _path("kill", driver_id))
+
+    def _first(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        import httpx
+
+        problem = "there is no master"
+        with httpx.Client(timeout=_SECONDS, trust_env=False) as client:
+            for url in self.urls:
+                try:
+                    return _answer(client.request(method, url + path, json=body), url)
+                except (httpx.HTTPError, ValueError, _Refused) as error:
+                    problem = f"{url}: {type(error).__name__.lstrip('_')}: {error}"
+        raise self._failed(problem)
+
+    async def _afirst(self, method: str, path: str) -> dict[str, Any]:
+        import httpx
+
+        problem = "there is no master"
+        async with httpx.AsyncClient(timeout=_SECONDS, trust_env=False) as client:
+            for url in self.urls:
+                try:
+                    return _answer(await client.request(method, url + path), url)
+                except (httpx.HTTPError, ValueError, _Refused) as error:
+                    problem = f"{url}: {type(error).__name__.lstrip('_')}: {error}"
+        raise self._failed(problem)
+
+    def _failed(self, problem: str) -> AirflowException:
+        return AirflowException(
+            f"The REST submission server of the Spark master does not serve this: {problem}. It must be enabled "
+            "(spark.master.rest.enabled=true); rest-port and rest-scheme of the Spark connection name another place"
+        )
+
+
+class _Refused(Exception):
+    """Raised when a master answers that it cannot do what was asked."""
+
+
+def _path(action: str, driver_id: str) -> str:
+    return f"/v1/submissions/{action}/{driver_id}"
+
+
+def _answer(response: httpx.Response, url: str) -> dict[str, Any]:
+    found = response.json()
+    if not isinstance(found, dict) or not found.get("success"):
+        message = found.get("message") if isinstance(found, dict) else None
+        raise _Refused(message or f"HTTP {response.status_code}")
+    return found
+
+
+def _status(found: Mapping[str, Any]) -> DriverStatus:
+    return DriverStatus(str(found.get("driverState", "UNKNOWN")).upper(), str(found.get("message") or ""))

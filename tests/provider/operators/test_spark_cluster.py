@@ -1,0 +1,171 @@
+"""The load on a real Spark standalone cluster, deploy mode cluster: started by REST, waited for by a trigger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
+from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from airflow_provider_pulsar.triggers.spark import SparkDriverTrigger
+from environments import ROOT
+from pulsar_native import Client
+from support.brokers import Broker, NewTopic
+from support.consuming import fill
+from support.spark_cluster import SparkCluster
+from support.tasks import StateStore, context_of, dag_in, states_of, xcom_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("pulsar_conn")]
+SPARK = ROOT / ".envs" / "spark"
+OPTIONS: dict[str, Any] = {
+    "interval": "all",
+    "value_schema": "n INT",
+    "conn_id": "standalone",
+    "driver_memory": "512m",
+    "executor_memory": "512m",
+    "conf": {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.pyspark.python": str(SPARK / "bin" / "python"),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """Give a cluster whose master has its REST server: a worker for the driver, one for the executor."""
+    (home,) = SPARK.glob("lib/python3*/site-packages/pyspark")
+    folder = tmp_path_factory.mktemp("standalone")
+    made = SparkCluster(folder, home=home, python=SPARK / "bin" / "python", rest=True)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def standalone(cluster: SparkCluster, connection: Callable[..., str]) -> SparkRestServer:
+    """Define the connection to the cluster, and give the master's REST server."""
+    host, _, port = cluster.url.removeprefix("spark://").partition(":")
+    extra = {"deploy-mode": "cluster", "rest-port": cluster.rest_port}
+    connection("standalone", conn_type="spark", host=f"spark://{host}", port=int(port), **extra)
+    return SparkRestServer([f"http://127.0.0.1:{cluster.rest_port}"])
+
+
+@pytest.fixture
+def filled(client: Client, topic: NewTopic) -> str:
+    """Give a topic with the numbers to 99."""
+    name = topic(partitions=2)
+    fill(client, name, [json.dumps({"n": n}) for n in range(100)], batch=10)
+    return name
+
+
+def load(topic: str, path: Path, **options: Any) -> PulsarSparkLoadOperator:
+    """Return the operator."""
+    return PulsarSparkLoadOperator(task_id="a_task", topic=topic, output_path=str(path), **OPTIONS | options)
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the numbers loaded, sorted."""
+    return sorted(pq.read_table(path, columns=["n"])["n"].to_pylist())
+
+
+@pytest.mark.proves("A28")
+def test_load_deferred_until_the_driver_is_done(
+    standalone: SparkRestServer, filled: str, airflow_home: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out"
+    dag = dag_in(
+        airflow_home,
+        "spark_standalone",
+        f"""
+        from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+        PulsarSparkLoadOperator(
+            task_id="load", topic={filled!r}, output_path={str(path)!r}, deferrable=True, **{OPTIONS!r}
+        )
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"load": "success"}
+    assert (xcom_of(run, "load")["rows"], numbers(path)) == (100, list(range(100)))
+
+
+@pytest.mark.slow
+@pytest.mark.proves("A28")
+def test_load_retry_attaches_to_the_running_driver(
+    standalone: SparkRestServer, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, store = tmp_path / "out", StateStore()
+    created: list[str] = []
+    real = SparkRestServer.create
+
+    def counted(*args: Any) -> str:
+        created.append(real(*args))
+        return created[-1]
+
+    monkeypatch.setattr(SparkRestServer, "create", counted)
+
+    def dies(*_: object) -> None:
+        raise AirflowException("the worker died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkRestServer, "status", dies)
+        with pytest.raises(AirflowException, match="the worker died"):
+            load(filled, path).execute(context_of(store=store))
+    result = load(filled, path).execute(context_of(store=store))
+    assert (result["rows"], len(created), numbers(path)) == (100, 1, list(range(100)))
+    assert standalone.status(created[0]).state == "FINISHED"
+
+
+@pytest.mark.slow
+@pytest.mark.proves("A28")
+def test_load_of_a_failed_driver_fails(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
+    operator = load(filled, tmp_path / "out", deferrable=True, value_schema="n NOTHING")
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context_of(store=(store := StateStore())))
+    trigger = deferred.value.trigger
+    path, arguments = trigger.serialize()
+    assert path.endswith("SparkDriverTrigger")
+    event = asyncio.run(anext(SparkDriverTrigger(**arguments).run()))  # type: ignore[arg-type]
+    assert event.payload["state"] in ("FAILED", "ERROR")
+    with pytest.raises(AirflowException, match=rf"its driver {arguments['driver_id']} ended as (FAILED|ERROR)"):
+        operator.execute_complete(context_of(store=store), event.payload, **deferred.value.kwargs or {})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.proves("A28", "A29")
+def test_load_killed_while_deferred_ends_the_driver(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
+    operator = load(filled, tmp_path / "out", deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context_of(store=StateStore()))
+    trigger = deferred.value.trigger
+    asyncio.run(trigger.on_kill())
+    deadline = time.monotonic() + 30
+    driver_id = trigger.serialize()[1]["driver_id"]
+    while standalone.status(driver_id).is_active:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert standalone.status(driver_id).state == "KILLED"
+
+
+def test_load_secret_is_not_given_to_the_master(
+    standalone: SparkRestServer, cluster: SparkCluster, connection: Callable[..., str], broker: Broker, tmp_path: Path
+) -> None:
+    connection(service_url=broker.service_url, auth_method="token", token="very.secret")
+    with pytest.raises(AirflowFailException, match="spark_credentials_ref"):
+        load("any", tmp_path / "out").execute(context_of())
+    assert "very.secret" not in (cluster.folder / "master.log").read_text()
+    with pytest.raises(AirflowException, match=r"spark\.master\.rest\.enabled=true"):
+        SparkRestServer(["http://127.0.0.1:1"]).status("driver-1")

@@ -1,0 +1,303 @@
+"""PulsarToSqlOperator on a real broker and a real SQLite database: each message once in the table, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar.transfers import pulsar_to_sql
+from airflow_provider_pulsar.transfers.pulsar_to_sql import PulsarToSqlOperator
+from pulsar_native import AdminClient, Client, Consumer
+from pulsar_native.jobs import sql_sink
+from pulsar_native.schema import AvroSchema
+from support.brokers import NewTopic
+from support.consuming import fill
+from support.tasks import StateStore, clear_and_run, context_of, dag_in, states_of, xcom_of
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+NewDatabase = Callable[[str], Path]
+
+TABLE = "CREATE TABLE numbers (n INTEGER NOT NULL CHECK (n >= 0), k TEXT)"
+
+
+def transfer(topic: str, columns: Any = ("n",), **options: Any) -> PulsarToSqlOperator:
+    """Return the operator on the subscription "sub" into the table numbers."""
+    given: dict[str, Any] = {"subscription": "sub", "table": "numbers", "sql_conn_id": "shop", "decode": "json"}
+    return PulsarToSqlOperator(task_id="a_task", topic=topic, columns=columns, **given | options)
+
+
+def put(client: Client, topic: str, numbers: range | list[int], **options: Any) -> None:
+    """Publish {"n": number} for each number."""
+    fill(client, topic, [json.dumps({"n": n}) for n in numbers], **options)
+
+
+def rows(path: Path, sql: str = "SELECT n FROM numbers ORDER BY rowid") -> list[Any]:
+    """Return the rows of a query, single columns as values."""
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute(sql).fetchall()
+    return [row[0] if len(row) == 1 else row for row in found]
+
+
+def backlog(admin: AdminClient, topic: str) -> int:
+    """Return the backlog of the subscription."""
+    return int(admin.stats(topic)["subscriptions"]["sub"]["msgBacklog"])
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_load_batches_follow_each_other(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, range(100), batch=7)
+    first = transfer(name, max_messages=60, rows_per_insert=25).execute(context_of("a"))
+    assert (first["table"], first["rows"], first["stop_reason"]) == ("numbers", 60, "max_messages")
+    assert rows(path) == list(range(60))
+    second = transfer(name).execute(context_of("b"))
+    assert (second["rows"], second["stop_reason"]) == (40, "end")
+    assert rows(path) == list(range(100))
+    assert backlog(admin, name) == 0
+    assert "path" not in second and json.dumps(second)
+
+
+def test_load_columns_take_fields_and_metadata(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path = database("CREATE TABLE t (city TEXT, tags TEXT, key TEXT, at TEXT, who TEXT, id TEXT, missing TEXT)")
+    name = topic()
+    value = {"address": {"city": "Ulm"}, "tags": ["a", "ü"]}
+    fill(
+        client, name, [json.dumps(value)],
+        batch=1, partition_key="k1", event_timestamp=1767312000123, properties={"who": "ada"},
+    )  # fmt: skip
+    columns = {
+        "city": "address.city",
+        "tags": "tags",
+        "key": "__key",
+        "at": "__eventTime",
+        "who": "__messageProperties.who",
+        "id": "__messageId",
+        "missing": "nothing",
+    }
+    manifest = transfer(name, columns, table="t", allow_missing=True).execute(context_of())
+    (row,) = rows(path, "SELECT * FROM t")
+    (partition,) = manifest["partitions"].values()
+    expected = ("Ulm", '["a", "ü"]', "k1", "2026-01-02T00:00:00.123000+00:00", "ada", partition["first"], None)
+    assert row == expected
+
+
+def test_load_avro_values_keep_their_types(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path, name = database("CREATE TABLE t (n INTEGER, data BLOB, half REAL)"), topic()
+    fields = [{"name": "n", "type": "long"}, {"name": "data", "type": "bytes"}, {"name": "half", "type": "double"}]
+    schema = AvroSchema(None, {"type": "record", "name": "R", "fields": fields})
+    fill(client, name, [{"n": n, "data": bytes([n, 255]), "half": n / 2} for n in range(3)], schema=schema)
+    transfer(name, ["n", "data", "half"], table="t", decode="auto").execute(context_of())
+    assert rows(path, "SELECT * FROM t") == [(n, bytes([n, 255]), n / 2) for n in range(3)]
+
+
+def test_load_message_without_a_field_is_a_letter(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, name = database(TABLE), topic()
+    fill(client, name, ['{"n": 1}', '{"m": 2}', "[3]", "no JSON", '{"n": 4}'])
+    manifest = transfer(name, on_error="dead_letter").execute(context_of())
+    assert (manifest["rows"], manifest["errors"]["dead_letters"], rows(path)) == (2, 3, [1, 4])
+    assert "no field 'n'" in manifest["errors"]["messages"][0]["error"]
+    assert admin.stats(f"{name}-sub-DLQ")["msgInCounter"] == 3
+    assert backlog(admin, name) == 0
+
+
+def test_load_failed_message_leaves_no_row(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path, name = database(TABLE), topic()
+    fill(client, name, ['{"n": 1}', '{"m": 2}'])
+    with pytest.raises(AirflowException, match=r"no field 'n'.*allow_missing"):
+        transfer(name, rows_per_insert=1).execute(context_of())
+    assert rows(path) == []
+
+
+def test_load_text_value_names_the_decoder(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    database(TABLE)
+    name = topic()
+    put(client, name, range(1))
+    with pytest.raises(AirflowException, match="decode='json' reads JSON"):
+        transfer(name, decode="auto").execute(context_of())
+
+
+def test_load_replace_keeps_the_last_of_a_key(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path, name = database("CREATE TABLE t (k TEXT PRIMARY KEY, n INTEGER)"), topic()
+    fill(client, name, [json.dumps({"k": str(n % 3), "n": n}) for n in range(10)])
+    manifest = transfer(name, ["k", "n"], table="t", replace=True).execute(context_of())
+    assert manifest["rows"] == 10
+    assert rows(path, "SELECT k, n FROM t ORDER BY k") == [("0", 9), ("1", 7), ("2", 8)]
+
+
+# ---- once ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A12")
+def test_load_rejected_row_stores_nothing(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, [*range(50), -1], batch=1)
+    with pytest.raises(AirflowException, match="rejected rows 51 to 51 for numbers: IntegrityError"):
+        transfer(name, rows_per_insert=10).execute(context_of())
+    assert rows(path) == []
+    assert backlog(admin, name) == 51
+
+
+@pytest.mark.proves("A12")
+@pytest.mark.parametrize("next_run", ["a_run", "another_run"])
+def test_load_dies_after_commit_then_nothing_doubles(
+    next_run: str,
+    database: NewDatabase,
+    client: Client,
+    topic: NewTopic,
+    admin: AdminClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, name = database(TABLE), topic(partitions=2)
+    put(client, name, range(30), batch=4)
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("the broker has gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pulsar_native.jobs.consuming.acknowledge", lost)
+        with pytest.raises(AirflowException, match="the broker has gone"):
+            transfer(name).execute(context_of("a_run"))
+    assert sorted(rows(path)) == list(range(30))
+    put(client, name, range(30, 35))
+    # Airflow's own state is empty: what is committed is known from the database.
+    manifest = transfer(name).execute(context_of(next_run, store=StateStore()))
+    if next_run == "a_run":
+        assert (manifest["rows"], sorted(rows(path))) == (30, list(range(30)))
+        manifest = transfer(name).execute(context_of("third"))
+    assert manifest["rows"] == 5
+    assert sorted(rows(path)) == list(range(35))
+    states = set(rows(path, "SELECT state FROM airflow_pulsar_batches"))
+    assert states == {"acknowledged", "claim"}
+
+
+@pytest.mark.proves("A12")
+def test_load_dies_before_commit_then_nothing_is_lost(
+    database: NewDatabase, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, range(30))
+    with monkeypatch.context() as patch:
+        patch.setattr(sql_sink.SqlBatchState, "_pass_fence", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
+        with pytest.raises(AirflowException, match="no disk"):
+            transfer(name).execute(context_of())
+    assert rows(path) == []
+    assert transfer(name).execute(context_of())["rows"] == 30
+    assert rows(path) == list(range(30))
+
+
+@pytest.mark.proves("A12")
+def test_load_overtaken_try_cannot_commit(
+    database: NewDatabase, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, range(10))
+    real = sql_sink.SqlBatchState._pass_fence
+    overtaking: list[dict[str, Any]] = []
+
+    def overtaken(state: sql_sink.SqlBatchState) -> None:
+        if not overtaking:
+            overtaking.append({})
+            # The first try has lost its connection to the broker; SQLite has one writer, so it has not inserted yet.
+            held.rollback()
+            slow._task_client._client.shutdown()  # type: ignore[union-attr]
+            overtaking[0] = transfer(name).execute(context_of("next"))
+        real(state)
+
+    monkeypatch.setattr(sql_sink.SqlBatchState, "_pass_fence", overtaken)
+    connect = pulsar_to_sql._transactional
+    held: Any = None
+
+    def connected(database_hook: Any) -> Any:
+        nonlocal held
+        found = connect(database_hook)
+        held = held or found
+        return found
+
+    monkeypatch.setattr(pulsar_to_sql, "_transactional", connected)
+    slow = transfer(name)
+    with pytest.raises(AirflowException, match="taken over this subscription"):
+        slow.execute(context_of())
+    assert overtaking[0]["rows"] == 10
+    assert rows(path) == list(range(10))
+
+
+@pytest.mark.proves("A12")
+def test_load_without_state_table_repeats_the_run(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path, name, store = database(TABLE), topic(), StateStore()
+    put(client, name, range(5))
+    first = transfer(name, state_table=None).execute(context_of(store=store))
+    assert store["consumed"]["state"] == "acknowledged"
+    assert transfer(name, state_table=None).execute(context_of(store=store)) == first
+    assert rows(path) == list(range(5))
+    assert rows(path, "SELECT name FROM sqlite_master WHERE name LIKE 'airflow%'") == []
+
+
+def test_load_many_ids_fill_several_parts(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path, name = database(TABLE), topic(partitions=40)
+    put(client, name, range(400), batch=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Consumer, "close", lambda *_: (_ for _ in ()).throw(OSError("cut")))
+        with pytest.raises(AirflowException, match="cut"):
+            transfer(name).execute(context_of())
+    assert max(rows(path, "SELECT part FROM airflow_pulsar_batches WHERE state = 'consumed'")) >= 1
+    assert transfer(name).execute(context_of())["rows"] == 400
+    assert sorted(rows(path)) == list(range(400))
+
+
+def test_load_task_in_a_dag(database: NewDatabase, client: Client, topic: NewTopic, airflow_home: Path) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, range(20))
+    dag = dag_in(
+        airflow_home,
+        "pulsar_to_sql_numbers",
+        f"""
+        from airflow_provider_pulsar.transfers.pulsar_to_sql import PulsarToSqlOperator
+        PulsarToSqlOperator(task_id="t", topic={name!r}, subscription="sub", decode="json", sql_conn_id="shop",
+            table="{{{{ dag.dag_id.rpartition('_')[2] }}}}", columns=["n"])
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"t": "success"}
+    assert xcom_of(run, "t")["rows"] == 20
+    again = clear_and_run(dag, run)
+    assert (states_of(again), xcom_of(again, "t")["rows"]) == ({"t": "success"}, 20)
+    assert rows(path) == list(range(20))
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"path": "a.jsonl"}, "leave path out"),
+        ({"inline": True}, "leave inline out"),
+        ({"columns": []}, "columns must be"),
+        ({"columns": "n"}, "columns must be"),
+        ({"columns": {"a": "__keys"}}, "did you mean '__key'"),
+        ({"state_table": "a; DROP TABLE b"}, "state_table must be"),
+        ({"replace_index": ["n"]}, "belongs to replace=True"),
+        ({"rows_per_insert": 0}, "rows_per_insert"),
+        ({"sql_conn_id": ""}, "sql_conn_id"),
+        ({"subscription_tpye": "Shared"}, "subscription_tpye"),
+    ],
+)
+def test_load_wrong_argument_raises(options: dict[str, Any], reason: str) -> None:
+    given: dict[str, Any] = {"topic": "t", "columns": ["n"]}
+    with pytest.raises((ValueError, TypeError), match=reason):
+        transfer(**given | options)
