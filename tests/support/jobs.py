@@ -59,7 +59,7 @@ def received(
     pairs = [pb.KeyValue(key=key, value=value) for key, value in (properties or {}).items()]
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=published, properties=pairs, **fields)
     made = _Entry(payload, message_id, published, schema or BytesSchema(), metadata)
-    return Message(made, index, 0, 0, len(payload))  # type: ignore[arg-type]
+    return Message(made, index, 0, 0, len(payload))
 
 
 class MemoryState:

@@ -153,7 +153,13 @@ async def test_send_timeout_fails_pending_late_receipts_ignored(
     fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = fake.answers[Kind.SEND]
-    fake.answers[Kind.SEND] = swallow
+    taken: list[object] = []
+
+    def take(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        taken.append(command)
+        return ()
+
+    fake.answers[Kind.SEND] = take
     core = cores(fake.url, keep_alive_interval_seconds=0)
     loop_clock, clock = LoopClock(monkeypatch), stopped_clock(monkeypatch, producer_module)
     producer = await producer_of(core, send_timeout_millis=300_000)
@@ -172,6 +178,7 @@ async def test_send_timeout_fails_pending_late_receipts_ignored(
     outcomes = await settled([first, second])
     assert all(isinstance(error, Timeout) for error, _ in outcomes)
     nothing_left(core, producer)
+    await until(lambda: len(taken) == 2)
     fake.answers[Kind.SEND] = good
     for seen in fake.seen(Kind.SEND):
         seen.peer.send(receipt(seen.command.send, 50))
