@@ -122,7 +122,7 @@ def test_failed_load_is_covered_by_the_next(chain: Chain, publish: Publish, monk
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Output, "count", broken)
+        patch.setattr(Output, "count_rows", broken)
         with pytest.raises(OSError, match="disk full"):
             chain.run("b")
     assert not list(chain.folder.glob(".run=b.writing*")), "what was staged is removed"
@@ -209,7 +209,7 @@ def test_commit_log_of_another_topic_raises(chain: Chain, publish: Publish, topi
         chain.run("b", {"topic": other})
 
 
-@pytest.mark.parametrize("point", ["write", "count", "publish"])
+@pytest.mark.parametrize("point", ["write", "count_rows", "publish"])
 def test_two_loads_of_one_interval_leave_it_whole(
     spark: SparkSession,
     broker: Broker,

@@ -1,0 +1,180 @@
+"""Messages as rows, and the record of their batch in one transaction: columns, rejections, fence."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, OutputTaken
+from pulsar_native.jobs.sql_sink import RowMapping, SqlBatchState, SqlInsertFailed, SqlSink, StateTable
+from support.jobs import received
+
+Connect = Callable[[], sqlite3.Connection]
+TABLE = StateTable("batches")
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    """Give what opens the database; all connections are closed at the end."""
+    opened: list[sqlite3.Connection] = []
+
+    def open_one() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(tmp_path / "lake.db", timeout=5))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+def record(value: Any, **fields: Any) -> dict[str, Any]:
+    """Return the record of a message, as the consume job makes it."""
+    return {"value": value, "encoding": "json", "key": "k", "topic": "t", "properties": {"source": "web"}, **fields}
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_mapping_takes_fields_and_metadata() -> None:
+    mapping = RowMapping.of(
+        {"id": "id", "city": "address.city", "source": "__messageProperties.source", "k": "__key", "all": "__value"},
+        decodes_values=False,
+    )
+    value = {"id": 7, "address": {"city": "Ulm"}}
+    assert mapping.row(received(properties={"source": "web"}), record(value)) == (7, "Ulm", "web", "k", value)
+
+
+def test_mapping_dotted_field_name_comes_first() -> None:
+    mapping = RowMapping.of(["a.b"], decodes_values=False)
+    assert mapping.row(received(), record({"a.b": 1, "a": {"b": 2}})) == (1,)
+
+
+def test_mapping_missing_field_raises_or_is_null() -> None:
+    value = record({"city": "Ulm"})
+    with pytest.raises(ValueError, match=r"no field 'citi'; .*'city'.*allow_missing=True makes it NULL"):
+        RowMapping.of(["citi"], decodes_values=False).row(received(), value)
+    assert RowMapping.of(["citi"], allow_missing=True, decodes_values=False).row(received(), value) == (None,)
+
+
+@pytest.mark.parametrize(("value", "kind"), [("text", "text"), (None, "null"), (5, "int")])
+def test_mapping_field_of_no_object_raises(value: Any, kind: str) -> None:
+    with pytest.raises(ValueError, match=f"the value is {kind}"):
+        RowMapping.of(["id"], decodes_values=False).row(received(), record(value))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [("id", "columns must be"), ({}, "columns must be"), ([], "columns must be"), ({"k": "__kee"}, "'__key'")],
+)
+def test_mapping_of_wrong_columns_raises(given: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        RowMapping.of(given)
+
+
+def sink(connection: sqlite3.Connection) -> SqlSink:
+    """Return the sink of a table of ids."""
+    mapping = RowMapping.of(["id"], decodes_values=False)
+    return SqlSink(connection, "orders", mapping, lambda _row: "INSERT INTO orders VALUES (?)", str)
+
+
+def test_sink_writes_in_the_open_transaction(connect: Connect) -> None:
+    connection = connect()
+    connection.execute("CREATE TABLE orders (id INTEGER)")
+    rows = sink(connection)
+    rows.write([(1,), (2,)])
+    rows.write([])
+    assert rows.rows == 2
+    assert connect().execute("SELECT count(*) FROM orders").fetchone() == (0,)
+    connection.commit()
+    assert connect().execute("SELECT count(*) FROM orders").fetchone() == (2,)
+
+
+def test_sink_cells_are_the_drivers(connect: Connect) -> None:
+    rows = sink(connect())
+    found = [rows.row(received(), record({"id": value}))[0] for value in (1, None, b"x", [1, {"a": 2}], 1 + 2j)]
+    assert found == [1, None, b"x", '[1, {"a": 2}]', "(1+2j)"]
+
+
+def test_sink_rejected_row_names_rows_and_table(connect: Connect) -> None:
+    connection = connect()
+    connection.execute("CREATE TABLE orders (id INTEGER NOT NULL)")
+    rows = sink(connection)
+    rows.write([(1,)])
+    with pytest.raises(SqlInsertFailed, match="rejected rows 2 to 3 for orders: IntegrityError"):
+        rows.write([(2,), (None,)])
+
+
+# ---- state -----------------------------------------------------------------------------------------------------------
+
+
+def state(connection: sqlite3.Connection, run: str, *, fenced: bool = True) -> SqlBatchState:
+    """Return the state of a run of one subscription, begun."""
+    made = SqlBatchState(connection, TABLE, run, "subscription", fenced=fenced)
+    made.begin()
+    return made
+
+
+def test_state_set_commits_rows_and_record(connect: Connect) -> None:
+    connection = connect()
+    one = state(connection, "a")
+    assert one.get() is None
+    connection.execute("CREATE TABLE orders (id INTEGER)")
+    connection.execute("INSERT INTO orders VALUES (1)")
+    value = {"state": CONSUMED, "chunks": [[1, 2]], "others": {"x": 1}}
+    one.set(value)
+    other = connect()
+    assert other.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    assert state(other, "a", fenced=False).get() == value
+
+
+def test_state_long_record_fills_several_parts(connect: Connect) -> None:
+    one = state(connect(), "a")
+    value = {"state": CONSUMED, "chunks": list(range(3000)), "others": {}}
+    one.set(value)
+    assert one.get() == value
+    parts = connect().execute("SELECT part, length(content) FROM batches WHERE state = ? ORDER BY part", [CONSUMED])
+    assert [number for number, _ in parts.fetchall()] == list(range(7))
+
+
+def test_state_acknowledged_keeps_no_ids(connect: Connect) -> None:
+    one = state(connect(), "a")
+    one.set({"state": ACKNOWLEDGED, "chunks": [1], "others": {"x": 1}, "count": 3})
+    assert one.get() == {"state": ACKNOWLEDGED, "chunks": [], "others": {}, "count": 3}
+
+
+def test_state_overtaken_try_commits_nothing(connect: Connect) -> None:
+    first = connect()
+    one = state(first, "a")
+    first.execute("CREATE TABLE orders (id INTEGER)")
+    first.commit()
+    two = state(connect(), "b")
+    first.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(OutputTaken):
+        one.set({"state": CONSUMED, "chunks": [], "others": {}})
+    assert connect().execute("SELECT count(*) FROM orders").fetchone() == (0,)
+    two.set({"state": CONSUMED, "chunks": [], "others": {}})
+    assert one.get() is None and two.get() is not None
+
+
+def test_state_without_fence_lets_both_commit(connect: Connect) -> None:
+    one, two = state(connect(), "a", fenced=False), state(connect(), "b", fenced=False)
+    for each in (one, two):
+        each.set({"state": CONSUMED, "chunks": [], "others": {}})
+    assert one.get() == two.get() is not None
+
+
+def test_state_unacknowledged_are_those_of_other_runs(connect: Connect) -> None:
+    for run, how in (("a", CONSUMED), ("b", ACKNOWLEDGED), ("c", CONSUMED)):
+        state(connect(), run, fenced=False).set({"state": how, "chunks": [run], "others": {}})
+    found = [each.get() for each in state(connect(), "c", fenced=False).unacknowledged()]
+    assert found == [{"state": CONSUMED, "chunks": ["a"], "others": {}}]
+
+
+@pytest.mark.parametrize("name", ["a;b", "", "a b", "a..b"])
+def test_state_table_of_wrong_name_raises(name: str) -> None:
+    with pytest.raises(ValueError, match="state_table must be a table's name"):
+        StateTable(name)
