@@ -25,6 +25,9 @@ class DirectEngine:
     def loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
+    def on_loop(self) -> bool:
+        return True
+
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         function(*arguments)
 
