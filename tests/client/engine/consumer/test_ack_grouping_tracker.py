@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.arrow.batch import EntryRange
-from pulsar_native.config import ConsumerConfig
+from pulsar_native.config import ConsumerConfig, MultiplierRedeliveryBackoff
 from pulsar_native.engine.consumer import ack_grouping_tracker
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.engine.consumer.chunk_assembler import assembly_of
@@ -517,6 +517,27 @@ def test_ack_timeout_redelivers_unacked_entries() -> None:
     assert made.timers() == []
 
 
+def test_ack_timeout_backoff_ends_with_ack_or_nack(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, ack_grouping_tracker)
+    backoff = MultiplierRedeliveryBackoff(min_delay_ms=5000, max_delay_ms=5000)
+    made = Tracking(unacked_messages_timeout_ms=1000, ack_timeout_redelivery_backoff=backoff)
+    assert made.tracker.late is not None
+    made.tracker.start_unacked_timer()
+    for entry in (1, 2, 3, 4):
+        made.tracker.watch(key(entry))
+    for _ in range(2):
+        made.state.run_timer()
+    assert len(made.tracker.late) == 4 and made.redelivered == []
+    made.tracker.add_cumulative(place(1))
+    made.tracker.add(key(2), -1, 0)
+    made.tracker.negative_acknowledge(key(3))
+    tick = made.state.timers[0][1]
+    made.state.timers.clear()
+    clock.advance(5)
+    tick()
+    assert made.redelivered == [[key(4)]]
+
+
 def test_ack_timeout_kept_for_rest_of_batch() -> None:
     made = Tracking(unacked_messages_timeout_ms=2000)
     assert made.tracker.unacked is not None
@@ -600,12 +621,12 @@ async def test_transaction_ack_of_closed_consumer_is_false() -> None:
     asked = [asyncio.ensure_future(made.tracker.answered(connection, number, b"")) for number in range(2)]
     await asyncio.sleep(0)
     connection.answers[0].set_result(None)
-    assert await asked[0] is True
+    assert await asyncio.wait_for(asked[0], 10) is True
     with made.context.lock:
         made.tracker.detached()
-    assert await asked[1] is False
+    assert await asyncio.wait_for(asked[1], 10) is False
     failing = asyncio.ensure_future(made.tracker.answered(connection, 2, b""))
     await asyncio.sleep(0)
     connection.answers[2].set_exception(NotConnected("lost"))
     with pytest.raises(NotConnected):
-        await failing
+        await asyncio.wait_for(failing, 10)
