@@ -32,7 +32,6 @@ WITHOUT_TEST_FILE = frozenset(
     {
         "engine/consumer/arrow_range_reader.py",
         "engine/consumer/arrow_receiver.py",
-        "engine/consumer/close.py",
         "engine/consumer/multi_topics_consumer.py",
         "engine/consumer/seek.py",
     }

@@ -1,0 +1,354 @@
+"""Closing of a partition's consumer: what is sent in which order, the limit, and the report, on a fake broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.close import close, close_inline, unsubscribe
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.handler import State
+from pulsar_native.enums import SubscriptionMode
+from pulsar_native.exceptions import AlreadyClosed, PulsarException
+from pulsar_native.message_id import MessageId
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.clock import LoopClock
+from support.entry_bytes import single_entry
+from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, success, swallow
+from support.until import until, wait_until
+
+Cores = Callable[..., ClientCore]
+Subscribed = Callable[..., Any]
+
+LATE_ACKS: dict[str, Any] = {"acknowledgment_group_time_ms": 60_000}
+GOODBYE = Kind.ACK, Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER, Kind.UNSUBSCRIBE
+ENTRY = MessageId(-1, 1, 0)
+
+
+def counts(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+    """Answer CONSUMER_STATS."""
+    answer = pb.CommandConsumerStatsResponse(
+        request_id=command.consumerStats.request_id, unackedMessages=3, msgBacklog=7
+    )
+    return [frame(Kind.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)]
+
+
+def goodbye(fake: FakeBroker) -> list[int]:
+    """Return the kinds of the last commands, in order."""
+    return [seen.command.type for seen in fake.seen(*GOODBYE)]
+
+
+async def partition(core: ClientCore, subscribed: Subscribed, **options: Any) -> PartitionConsumer:
+    (child,) = (await subscribed(core, **options)).children
+    return child  # type: ignore[no-any-return]
+
+
+class DeadLetters:
+    """Dead letter router whose last dead letter is stored while the consumer is closed."""
+
+    def __init__(self, consumer: PartitionConsumer) -> None:
+        self.consumer = consumer
+        self.seconds = 0.0
+        self.state: State | None = None
+
+    async def close(self, seconds: float) -> None:
+        self.seconds, self.state = seconds, self.consumer.state
+        self.consumer.acknowledge([ENTRY])
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_arguments: None
+
+
+# --- close ------------------------------------------------------------------------------------------------------
+
+
+async def test_close_acks_then_counts_then_request(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.CONSUMER_STATS] = counts
+    child = await partition(cores(fake.url), subscribed, **LATE_ACKS)
+    fake.peers[0].send(delivery(0, single_entry(b"x"), 5), delivery(0, single_entry(b"y"), 6))
+    await until(lambda: child.queued_messages() == 2)
+    child.acknowledge([ENTRY])
+    report = await close(child, counted=True)
+    assert goodbye(fake) == [Kind.ACK, Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER]
+    assert (report.topic, report.subscription_name, report.consumer_name) == (
+        "persistent://public/default/t",
+        "s",
+        child.name,
+    )
+    assert (report.queued, report.acks_sent, report.acks_left) == (2, 1, 0)
+    assert (report.unacked, report.backlog) == (3, 7)
+    assert child.state is State.CLOSED
+    with pytest.raises(AlreadyClosed):
+        child.acknowledge([ENTRY])
+
+
+@pytest.mark.parametrize("mode", [SubscriptionMode.Durable, SubscriptionMode.NonDurable])
+async def test_close_asks_counts_only_where_wanted(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, mode: SubscriptionMode
+) -> None:
+    fake.answers[Kind.CONSUMER_STATS] = counts
+    counted = mode is SubscriptionMode.NonDurable
+    child = await partition(cores(fake.url), subscribed, subscription_mode=mode)
+    report = await close(child, 5, counted=counted)
+    # The counts of a reader mean nothing: its subscription ends with it.
+    assert goodbye(fake) == [Kind.CLOSE_CONSUMER] and report.backlog is report.unacked is None
+
+
+async def test_close_of_client_asks_for_counts(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.CONSUMER_STATS] = counts
+    core = cores(fake.url)
+    await partition(core, subscribed)
+    report = await core.close()
+    assert goodbye(fake) == [Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER]
+    assert [each.backlog for each in report.consumers] == [7]
+
+
+@pytest.mark.parametrize("refused", [Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER])
+async def test_close_refused_by_broker_is_closed(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, refused: int
+) -> None:
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        request = command.consumerStats if refused == Kind.CONSUMER_STATS else command.close_consumer
+        return [failure(request.request_id, pb.ServiceNotReady)]
+
+    fake.answers[Kind.CONSUMER_STATS] = counts
+    fake.answers[refused] = refuse
+    child = await partition(cores(fake.url), subscribed)
+    connection = child.connection
+    report = await close(child, counted=True)
+    assert report.backlog == (None if refused == Kind.CONSUMER_STATS else 7)
+    assert child.state is State.CLOSED and not fake.peers[0].gone.is_set()
+    assert connection is not None and not connection.has_consumer(child.consumer_id)
+
+
+async def test_close_without_response_ends_at_limit(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers[Kind.CONSUMER_STATS] = counts
+    fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    child = await partition(cores(fake.url, operation_timeout_seconds=30), subscribed)
+    clock = LoopClock(monkeypatch)
+    closing = asyncio.ensure_future(close(child, 10, counted=True))
+    await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    await clock.advance(9)
+    assert not closing.done() and child.state is State.CLOSING
+    await clock.advance(1.5)
+    report = await asyncio.wait_for(closing, 5)
+    # Of a broker that counted in time, the counts are told all the same.
+    assert report.backlog == 7 and child.state is State.CLOSED
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+async def test_close_during_outage_waits_for_acks(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, timeout: float | None
+) -> None:
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=50), subscribed, **LATE_ACKS)
+    child.acknowledge([ENTRY])
+    fake.peers[0].close()
+    await until(lambda: child.connection is None)
+    report = await close(child, timeout)
+    # Without a limit nobody waits for a connection, and the broker redelivers what was acknowledged.
+    sent = 0 if timeout is None else 1
+    assert (report.acks_sent, report.acks_left) == (sent, 1 - sent)
+    assert goodbye(fake) == ([] if timeout is None else [Kind.ACK, Kind.CLOSE_CONSUMER])
+
+
+async def test_close_during_outage_without_acks_at_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=60_000), subscribed)
+    fake.peers[0].close()
+    await until(lambda: child.connection is None)
+    report = await asyncio.wait_for(close(child, 60, counted=True), 5)
+    assert child.state is State.CLOSED and report.acks_left == 0 and report.backlog is None
+
+
+async def test_close_waits_for_dead_letters_first(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, **LATE_ACKS)
+    letters: Any = DeadLetters(child)
+    child.dead_letter_router = letters
+    report = await close(child, 4)
+    # Their originals are acknowledged, which a consumer that is closing does no more.
+    assert letters.state is State.READY and 3 < letters.seconds <= 4
+    assert goodbye(fake) == [Kind.ACK, Kind.CLOSE_CONSUMER] and report.acks_sent == 1
+
+
+async def test_close_twice_reports_nothing(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, **LATE_ACKS)
+    child.acknowledge([ENTRY])
+    await close(child)
+    report = await close(child, 5, counted=True)
+    assert (report.acks_sent, report.acks_left, report.backlog) == (0, 0, None)
+    assert goodbye(fake) == [Kind.ACK, Kind.CLOSE_CONSUMER]
+
+
+async def test_close_of_failed_consumer_asks_nothing(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed)
+    child.gave_up(PulsarException("gone"))
+    await close(child, 5, counted=True)
+    assert child.state is State.CLOSED and goodbye(fake) == []
+
+
+# --- unsubscribe ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_unsubscribe_sends_acks_then_request(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, force: bool
+) -> None:
+    child = await partition(cores(fake.url), subscribed, **LATE_ACKS)
+    connection = child.connection
+    child.acknowledge([ENTRY])
+    await unsubscribe(child, force=force)
+    # The request closes the consumer at the broker, too.
+    assert goodbye(fake) == [Kind.ACK, Kind.UNSUBSCRIBE] and child.state is State.CLOSED
+    assert fake.seen(Kind.UNSUBSCRIBE)[0].command.unsubscribe.force is force
+    assert connection is not None and not connection.has_consumer(child.consumer_id)
+
+
+async def test_unsubscribe_refused_keeps_attachment(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = lambda _peer, command: [failure(command.unsubscribe.request_id, pb.MetadataError)]
+    child = await partition(cores(fake.url), subscribed)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await unsubscribe(child, force=False)
+    assert child.state is State.READY and child.is_connected and len(fake.seen(Kind.SUBSCRIBE)) == 1
+
+
+async def test_unsubscribe_closed_by_broker_reconnects(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    def unload(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        closing = pb.CommandCloseConsumer(consumer_id=0, request_id=9)
+        refused = failure(command.unsubscribe.request_id, pb.MetadataError)
+        return [frame(Kind.CLOSE_CONSUMER, close_consumer=closing) + refused]
+
+    fake.answers[Kind.UNSUBSCRIBE] = unload
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed)
+    with pytest.raises(PulsarException):
+        await unsubscribe(child, force=False)
+    await until(lambda: child.is_connected)
+    assert len(fake.seen(Kind.SUBSCRIBE)) == 2
+
+
+# --- close in the calling thread --------------------------------------------------------------------------------
+
+
+def inline_consumer(client: Client, **options: Any) -> PartitionConsumer:
+    """Return the partition's consumer behind one of the sync API, whose connection any thread may read."""
+    (child,) = client.subscribe("t", "s", **options)._inner.children
+    connection = child.connection
+    assert connection is not None
+    # The first attempt has the loop prepare it.
+    wait_until(connection.begin_inline_read)
+    connection.end_inline_read()
+    return child  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("has_timer", [False, True])
+def test_close_inline_releases_before_the_response(fake: FakeBroker, has_timer: bool) -> None:
+    released = threading.Event()
+    order: list[str] = []
+
+    def slow(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        # The broker works on it meanwhile.
+        order.append("released" if released.wait(5) else "asked")
+        return [success(command.close_consumer.request_id)]
+
+    fake.answers[Kind.CLOSE_CONSUMER], fake.answers[Kind.CONSUMER_STATS] = slow, counts
+    with Client(fake.url) as client:
+        child = inline_consumer(client, **LATE_ACKS)
+        threads: list[tuple[int, State]] = []
+
+        def then() -> None:
+            threads.append((threading.get_ident(), child.state))
+            released.set()
+
+        if has_timer:
+            child.acknowledge([ENTRY])
+            wait_until(lambda: child.uses_loop)
+        connection = child.connection
+        report = close_inline(child, None, then, counted=True)
+        assert report is not None and order == ["released"]
+        assert (report.acks_sent, report.backlog, report.unacked) == (int(has_timer), 7, 3)
+        assert goodbye(fake) == [Kind.ACK] * has_timer + [Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER]
+        # Timers belong to the loop, and so does their end.
+        ((thread, state),) = threads
+        assert (thread != threading.get_ident()) is has_timer and state is State.CLOSED
+        assert connection is not None and not connection.has_consumer(child.consumer_id)
+
+
+def test_close_inline_accepts_no_ack_before_it_sends(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(fake.url) as client:
+        child = inline_consumer(client)
+        flush, states = child.acks.flush, list[State]()
+
+        def observed() -> None:
+            states.append(child.state)
+            flush()
+
+        monkeypatch.setattr(child.acks, "flush", observed)
+        assert close_inline(child, None, lambda: None, counted=False) is not None
+        # An acknowledgement is sent, or refused, but not lost in between.
+        assert states == [State.CLOSING] and goodbye(fake) == [Kind.CLOSE_CONSUMER]
+
+
+def test_close_inline_declines_without_effect(fake: FakeBroker) -> None:
+    def never() -> None:
+        pytest.fail("nothing was closed")
+
+    with Client(fake.url) as client:
+        waiting = inline_consumer(client, ack_receipt_enabled=True)
+        assert close_inline(waiting, None, never, counted=True) is None
+        other = inline_consumer(client)
+        assert other.connection is not None and other.connection.begin_inline_read()
+        assert close_inline(other, None, never, counted=True) is None
+        other.connection.end_inline_read()
+        assert waiting.state is other.state is State.READY and goodbye(fake) == []
+        ended: list[int] = []
+        assert close_inline(other, None, lambda: ended.append(1), counted=False) is not None
+        # Closed already.
+        assert close_inline(other, None, never, counted=False) is None and ended == [1]
+
+
+def test_close_inline_without_response_ends_at_limit(fake: FakeBroker) -> None:
+    fake.answers[Kind.CLOSE_CONSUMER], fake.answers[Kind.CONSUMER_STATS] = swallow, counts
+    with Client(fake.url, operation_timeout_seconds=60) as client:
+        child = inline_consumer(client)
+        ended: list[State] = []
+        report = close_inline(child, 0.2, lambda: ended.append(child.state), counted=True)
+        assert report is not None and report.backlog == 7 and ended == [State.CLOSED]
+
+
+def test_close_inline_of_lost_connection_is_closed(fake: FakeBroker) -> None:
+    def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        peer.close()
+        return ()
+
+    fake.answers[Kind.CONSUMER_STATS] = hang_up
+    with Client(fake.url) as client:
+        child = inline_consumer(client)
+        report = close_inline(child, 5, lambda: None, counted=True)
+        assert report is not None and report.backlog is None and child.state is State.CLOSED
+
+
+def test_close_inline_interrupted_ends_on_the_loop(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with Client(fake.url) as client:
+        child = inline_consumer(client)
+        connection = child.connection
+        assert connection is not None
+        monkeypatch.setattr(connection, "request_inline", interrupted)
+        ended: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            close_inline(child, None, lambda: ended.append(threading.get_ident()), counted=False)
+        wait_until(lambda: ended)
+        assert ended[0] != threading.get_ident() and child.state is State.CLOSED
+        assert len(fake.wait(Kind.CLOSE_CONSUMER)) == 1 and not connection.has_consumer(child.consumer_id)
+        # Others may read the connection again.
+        assert connection.begin_inline_read()
+        connection.end_inline_read()
