@@ -30,10 +30,7 @@ WITHOUT_BEHAVIOUR = frozenset(
 # Tested under other names so far. A source that gets its test file is removed from here.
 WITHOUT_TEST_FILE = frozenset(
     {
-        "engine/consumer/arrow_range_reader.py",
-        "engine/consumer/arrow_receiver.py",
         "engine/consumer/multi_topics_consumer.py",
-        "engine/consumer/seek.py",
     }
 )
 

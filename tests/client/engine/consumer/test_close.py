@@ -15,8 +15,9 @@ from pulsar_native.engine.consumer.close import close, close_inline, unsubscribe
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
 from pulsar_native.enums import SubscriptionMode
-from pulsar_native.exceptions import AlreadyClosed, PulsarException
+from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException
 from pulsar_native.message_id import MessageId
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
@@ -178,6 +179,44 @@ async def test_close_waits_for_dead_letters_first(fake: FakeBroker, cores: Cores
     assert goodbye(fake) == [Kind.ACK, Kind.CLOSE_CONSUMER] and report.acks_sent == 1
 
 
+async def test_close_counts_acks_sent_by_itself(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, **LATE_ACKS)
+    child.acknowledge([ENTRY, MessageId(-1, 1, 1)])
+    child.acks.flush()
+    child.acknowledge([MessageId(-1, 1, 2)])
+    assert (await close(child)).acks_sent == 1
+
+
+async def test_close_during_another_asks_only_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    child = await partition(cores(fake.url), subscribed)
+    closing = asyncio.ensure_future(close(child))
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    report = await asyncio.wait_for(close(child), 2)
+    assert report.acks_sent == 0 and not closing.done()
+    seen.peer.send(success(seen.command.close_consumer.request_id))
+    await asyncio.wait_for(closing, 5)
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+
+
+async def test_close_refuses_fast_acks_from_its_start(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    child = await partition(cores(fake.url), subscribed, acknowledgment_group_time_ms=1000)
+    fake.peers[0].send(delivery(0, single_entry(b"x"), 5), delivery(0, single_entry(b"y"), 6))
+    await until(lambda: child.queued_messages() == 2)
+    first, second = child.dequeue(), child.dequeue()
+    assert first is not None and second is not None
+    child.acks.add_fast(first)
+    closing = asyncio.ensure_future(close(child))
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    # It would not be sent any more.
+    with pytest.raises(AlreadyClosed):
+        child.acks.add_fast(second)
+    seen.peer.send(success(seen.command.close_consumer.request_id))
+    report = await asyncio.wait_for(closing, 5)
+    assert (report.acks_sent, report.acks_left) == (1, 0)
+
+
 async def test_close_twice_reports_nothing(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     child = await partition(cores(fake.url), subscribed, **LATE_ACKS)
     child.acknowledge([ENTRY])
@@ -229,6 +268,7 @@ async def test_unsubscribe_closed_by_broker_reconnects(fake: FakeBroker, cores: 
     child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed)
     with pytest.raises(PulsarException):
         await unsubscribe(child, force=False)
+    assert child.state is State.CONNECTING
     await until(lambda: child.is_connected)
     assert len(fake.seen(Kind.SUBSCRIBE)) == 2
 
@@ -248,7 +288,9 @@ def inline_consumer(client: Client, **options: Any) -> PartitionConsumer:
 
 
 @pytest.mark.parametrize("has_timer", [False, True])
-def test_close_inline_releases_before_the_response(fake: FakeBroker, has_timer: bool) -> None:
+def test_close_inline_releases_before_the_response(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, has_timer: bool
+) -> None:
     released = threading.Event()
     order: list[str] = []
 
@@ -258,7 +300,7 @@ def test_close_inline_releases_before_the_response(fake: FakeBroker, has_timer: 
         return [success(command.close_consumer.request_id)]
 
     fake.answers[Kind.CLOSE_CONSUMER], fake.answers[Kind.CONSUMER_STATS] = slow, counts
-    with Client(fake.url) as client:
+    with Client(fake.url, operation_timeout_seconds=5) as client:
         child = inline_consumer(client, **LATE_ACKS)
         threads: list[tuple[int, State]] = []
 
@@ -270,18 +312,27 @@ def test_close_inline_releases_before_the_response(fake: FakeBroker, has_timer: 
             child.acknowledge([ENTRY])
             wait_until(lambda: child.uses_loop)
         connection = child.connection
+        assert connection is not None
+        request, states = connection.request_inline, list[State]()
+
+        def observed(*arguments: Any) -> Any:
+            futures = request(*arguments)
+            states.append(child.state)
+            return futures
+
+        monkeypatch.setattr(connection, "request_inline", observed)
         report = close_inline(child, None, then, counted=True)
-        assert report is not None and order == ["released"]
+        assert report is not None and order == ["released"] and states == [State.CLOSED]
         assert (report.acks_sent, report.backlog, report.unacked) == (int(has_timer), 7, 3)
         assert goodbye(fake) == [Kind.ACK] * has_timer + [Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER]
         # Timers belong to the loop, and so does their end.
         ((thread, state),) = threads
         assert (thread != threading.get_ident()) is has_timer and state is State.CLOSED
-        assert connection is not None and not connection.has_consumer(child.consumer_id)
+        assert not connection.has_consumer(child.consumer_id)
 
 
 def test_close_inline_accepts_no_ack_before_it_sends(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client(fake.url) as client:
+    with Client(fake.url, operation_timeout_seconds=5) as client:
         child = inline_consumer(client)
         flush, states = child.acks.flush, list[State]()
 
@@ -299,7 +350,7 @@ def test_close_inline_declines_without_effect(fake: FakeBroker) -> None:
     def never() -> None:
         pytest.fail("nothing was closed")
 
-    with Client(fake.url) as client:
+    with Client(fake.url, operation_timeout_seconds=5) as client:
         waiting = inline_consumer(client, ack_receipt_enabled=True)
         assert close_inline(waiting, None, never, counted=True) is None
         other = inline_consumer(client)
@@ -318,7 +369,16 @@ def test_close_inline_without_response_ends_at_limit(fake: FakeBroker) -> None:
     with Client(fake.url, operation_timeout_seconds=60) as client:
         child = inline_consumer(client)
         ended: list[State] = []
-        report = close_inline(child, 0.2, lambda: ended.append(child.state), counted=True)
+        reports: list[ConsumerClose | None] = []
+
+        def close_it() -> None:
+            reports.append(close_inline(child, 0.2, lambda: ended.append(child.state), counted=True))
+
+        # In a thread of its own, whose wait is limited.
+        thread = threading.Thread(target=close_it, daemon=True)
+        thread.start()
+        thread.join(10)
+        (report,) = reports
         assert report is not None and report.backlog == 7 and ended == [State.CLOSED]
 
 
@@ -328,17 +388,29 @@ def test_close_inline_of_lost_connection_is_closed(fake: FakeBroker) -> None:
         return ()
 
     fake.answers[Kind.CONSUMER_STATS] = hang_up
-    with Client(fake.url) as client:
+    with Client(fake.url, operation_timeout_seconds=5) as client:
         child = inline_consumer(client)
         report = close_inline(child, 5, lambda: None, counted=True)
         assert report is not None and report.backlog is None and child.state is State.CLOSED
+
+
+def test_close_inline_unsent_request_is_closed(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_arguments: Any) -> None:
+        raise NotConnected("lost a moment ago")
+
+    with Client(fake.url, operation_timeout_seconds=5) as client:
+        child = inline_consumer(client)
+        monkeypatch.setattr(child.connection, "request_inline", lost)
+        ended: list[State] = []
+        report = close_inline(child, None, lambda: ended.append(child.state), counted=True)
+        assert report is not None and report.backlog is None and ended == [State.CLOSED]
 
 
 def test_close_inline_interrupted_ends_on_the_loop(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    with Client(fake.url) as client:
+    with Client(fake.url, operation_timeout_seconds=5) as client:
         child = inline_consumer(client)
         connection = child.connection
         assert connection is not None

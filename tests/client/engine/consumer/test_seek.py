@@ -1,0 +1,345 @@
+"""Seek of a partition's consumer on a fake broker: requests, inclusive and exclusive positions, and deliveries that
+cross the seek.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer import seek
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.enums import ConsumerType, SubscriptionMode
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.entry_bytes import single_entry
+from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, permits, success, swallow
+from support.until import until
+
+Cores = Callable[..., ClientCore]
+Subscribed = Callable[..., Any]
+
+READER: dict[str, Any] = {"subscription_mode": SubscriptionMode.NonDurable, "start_message_id": MessageId.earliest}
+INCLUSIVE: dict[str, Any] = {"start_message_id_inclusive": True}
+CLOSED_FOR_SEEK = frame(Kind.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=MAXU))
+
+
+def place(entry: int, index: int = -1, size: int = 0, **options: Any) -> MessageId:
+    return MessageId(-1, 1, entry, index, batch_size=size, **options)
+
+
+async def partition(core: ClientCore, subscribed: Subscribed, topic: str = "t", **options: Any) -> PartitionConsumer:
+    """Return the only partition's consumer of a topic; a timer of acknowledgements does not come in between."""
+    options = {"acknowledgment_group_time_ms": 0, **options}
+    (child,) = (await subscribed(core, topic, **options)).children
+    return child  # type: ignore[no-any-return]
+
+
+def last_is(fake: FakeBroker, entry: int, mark: int | None = None, index: int = -1) -> None:
+    """Have the broker name this entry as the last one, and the mark-delete position if there is one."""
+
+    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        response = pb.CommandGetLastMessageIdResponse(
+            request_id=command.getLastMessageId.request_id,
+            last_message_id=pb.MessageIdData(ledgerId=1, entryId=entry, batch_index=index),
+        )
+        if mark is not None:
+            response.consumer_mark_delete_position.ledgerId = 1
+            response.consumer_mark_delete_position.entryId = mark
+        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+
+
+def seeks(fake: FakeBroker) -> list[pb.CommandSeek]:
+    return [seen.command.seek for seen in fake.seen(Kind.SEEK)]
+
+
+def acked(fake: FakeBroker) -> list[int]:
+    return [data.entryId for seen in fake.seen(Kind.ACK) for data in seen.command.ack.message_id]
+
+
+async def round_trip(child: PartitionConsumer) -> None:
+    """Return when each side has processed what the other sent before."""
+    await child.client.partition_count(TopicName.parse("another"))
+
+
+async def take(child: PartitionConsumer, count: int) -> list[bytes]:
+    """Return the next messages' contents; fails when they do not come."""
+    found: list[Message] = []
+
+    def enough() -> bool:
+        while (message := child.dequeue()) is not None:
+            found.append(message)
+        return len(found) >= count
+
+    await until(enough)
+    return [message.data() for message in found]
+
+
+def singles(*entries: int, epoch: int | None = None) -> bytes:
+    """Return deliveries of one message each."""
+    return b"".join(delivery(0, single_entry(b"%d" % entry), entry, epoch=epoch) for entry in entries)
+
+
+# --- inclusive and exclusive ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "position", "words", "skipped"),
+    [
+        # Exclusive: a message behind which nothing of its entry is left counts as acknowledged.
+        ({}, place(4), [], [4]),
+        ({}, place(4, 0, 3), [0b110], []),
+        ({}, place(4, 2, 3), [], [4]),
+        # From elsewhere, without the batch's size: whether anything is left is not known.
+        ({}, place(4, 2), [], []),
+        ({}, MessageId.earliest, [], []),
+        ({}, MessageId.latest, [], []),
+        (INCLUSIVE, place(4), [], []),
+        (INCLUSIVE, place(4, 1, 3), [0b110], []),
+        (INCLUSIVE, place(4, 0, 3), [], []),
+        # A reader starts behind the message by itself.
+        (READER, place(4), [], []),
+        (READER, place(4, 1, 3), [0b110], []),
+    ],
+    ids=str,
+)
+async def test_move_exclusive_acks_what_it_left_out(
+    fake: FakeBroker,
+    cores: Cores,
+    subscribed: Subscribed,
+    options: dict[str, Any],
+    position: MessageId,
+    words: list[int],
+    skipped: list[int],
+) -> None:
+    child = await partition(cores(fake.url), subscribed, **options)
+    await seek.move(child, position)
+    await round_trip(child)
+    (request,) = seeks(fake)
+    assert list(request.message_id.ack_set) == words and acked(fake) == skipped
+    asked = request.message_id
+    expected = (position.ledger_id() % (MAXU + 1), position.entry_id() % (MAXU + 1))
+    assert (asked.ledgerId, asked.entryId) == expected and not request.HasField("message_publish_time")
+    # Acknowledged on the new attachment: the seek would have undone it.
+    kinds = [seen.command.type for seen in fake.seen(Kind.SEEK, Kind.SUBSCRIBE, Kind.ACK)]
+    assert kinds == [Kind.SUBSCRIBE, Kind.SEEK, Kind.SUBSCRIBE] + [Kind.ACK] * len(skipped)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_move_to_chunked_message_from_first_chunk(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, durable: bool
+) -> None:
+    child = await partition(cores(fake.url), subscribed, **({} if durable else READER))
+    await seek.move(child, place(6, first_chunk=place(3)))
+    await round_trip(child)
+    (request,) = seeks(fake)
+    assert request.message_id.entryId == 3
+    # Exclusive: on a durable subscription all of its known chunks are done.
+    assert acked(fake) == ([3, 6] if durable else [])
+
+
+@pytest.mark.parametrize(("last", "sought"), [(7, [7]), (-1, [])])
+async def test_move_reader_to_latest_inclusive_is_last(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, last: int, sought: list[int]
+) -> None:
+    last_is(fake, last % (MAXU + 1))
+    child = await partition(cores(fake.url), subscribed, **READER, **INCLUSIVE)
+    await seek.move(child, MessageId.latest)
+    assert [each.message_id.entryId for each in seeks(fake)] == sought
+
+
+@pytest.mark.parametrize("inclusive", [True, False])
+async def test_open_at_latest_inclusive_steps_back(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, inclusive: bool
+) -> None:
+    last_is(fake, 7)
+    latest = {**READER, "start_message_id": MessageId.latest, "start_message_id_inclusive": inclusive}
+    await partition(cores(fake.url), subscribed, **latest)
+    assert [each.message_id.entryId for each in seeks(fake)] == ([7] if inclusive else [])
+
+
+async def test_seek_by_time_sends_time_only(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed)
+    await seek.seek(child, None, 1234)
+    (request,) = seeks(fake)
+    assert request.message_publish_time == 1234 and not request.HasField("message_id")
+    # The broker keeps the position of a durable subscription.
+    assert not fake.seen(Kind.GET_LAST_MESSAGE_ID)
+
+
+async def test_seek_of_reader_by_time_survives_unload(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    last_is(fake, 9, mark=4)
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **READER)
+    await seek.seek(child, None, 1234)
+    fake.peers[0].send(CLOSED_FOR_SEEK)
+    await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 3)
+    starts = [seen.command.subscribe.start_message_id.entryId for seen in fake.seen(Kind.SUBSCRIBE)]
+    # The cursor, and with it the time, is gone: from behind the mark it had.
+    assert starts == [MAXU, MAXU, 4]
+
+
+async def test_seek_of_reader_by_time_without_mark(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, **READER)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
+        failure(command.getLastMessageId.request_id, pb.MetadataError)
+    ]
+    await seek.seek(child, None, 1234)
+    assert child.is_connected and len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == 1
+
+
+# --- deliveries, permits and acknowledgements that cross the seek -----------------------------------------------
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_seek_drops_deliveries_that_cross_it(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, closes: bool
+) -> None:
+    def crossing(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        closing = CLOSED_FOR_SEEK if closes else b""
+        return [singles(1) + closing + singles(2) + success(command.seek.request_id) + singles(3)]
+
+    fake.answers[Kind.SEEK] = crossing
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=60_000), subscribed, receiver_queue_size=2)
+    fake.peers[0].send(singles(0))
+    await until(child.may_have_more)
+    # Without a back-off, since the broker closed it for the seek.
+    await asyncio.wait_for(seek.seek(child, place(8)), 5)
+    assert child.queued_messages() == 0 and child.dequeue() is None
+    fake.peers[0].send(singles(8))
+    assert await take(child, 1) == [b"8"]
+    await round_trip(child)
+    # Permits of the new attachment only: nothing is returned for what was dropped.
+    assert permits(fake) == [2, 2, 1] and len(fake.seen(Kind.SUBSCRIBE)) == 2
+
+
+async def test_seek_forgets_unsent_acks(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, acknowledgment_group_time_ms=60_000)
+    child.acknowledge([place(1), place(2)])
+    await seek.seek(child, place(1))
+    fake.peers[0].send(singles(1, 2))
+    # Acknowledged before, but to come again is what the seek is for.
+    assert await take(child, 2) == [b"1", b"2"]
+    assert child.acks.unsent() == 0 and acked(fake) == []
+
+
+async def test_seek_keeps_epoch_of_redelivery(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, receiver_queue_size=4)
+    child.redeliver(None)
+    await until(lambda: not child.core.permits.is_withheld)
+    await seek.seek(child, place(5))
+    epochs = [seen.command.subscribe.consumer_epoch for seen in fake.seen(Kind.SUBSCRIBE)]
+    assert epochs == [0, 1]
+    fake.peers[0].send(singles(4, epoch=0), singles(5, epoch=1))
+    assert await take(child, 1) == [b"5"]
+
+
+async def test_seek_during_redelivery_grants_permits_once(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    child = await partition(cores(fake.url), subscribed, receiver_queue_size=4)
+    fake.peers[0].send(singles(0, 1))
+    await take(child, 2)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
+    child.redeliver(None)
+    asked = await asyncio.to_thread(fake.wait, Kind.GET_LAST_MESSAGE_ID)
+    await seek.seek(child, place(0))
+    # The question of the redelivery is answered only now.
+    last_is(fake, 1)
+    fake.peers[0].send(*fake.answers[Kind.GET_LAST_MESSAGE_ID](fake.peers[0], asked[0].command))
+    await until(lambda: not child.core.permits.is_withheld)
+    await round_trip(child)
+    # The second grant is of the first attachment: half the queue was received.
+    assert sum(permits(fake)[-1:]) == 4 and child.core.permits.outstanding() == 4
+    # Not of the new attachment, whose position is the sought one.
+    assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_seek_refused_continues_where_it_was(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, closed: bool
+) -> None:
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        return [(CLOSED_FOR_SEEK if closed else b"") + failure(command.seek.request_id, pb.MetadataError)]
+
+    fake.answers[Kind.SEEK] = refuse
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=60_000), subscribed)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await seek.move(child, place(3))
+    await until(lambda: child.is_connected)
+    await round_trip(child)
+    # Closed by the broker although it failed: attached again, without the back-off.
+    assert len(fake.seen(Kind.SUBSCRIBE)) == (2 if closed else 1) and acked(fake) == []
+    assert not child.is_seeking
+
+
+async def test_seek_of_lost_connection_raises(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        peer.close()
+        return ()
+
+    fake.answers[Kind.SEEK] = hang_up
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed)
+    with pytest.raises(PulsarException):
+        await seek.seek(child, place(3))
+    await until(lambda: child.is_connected)
+    fake.peers[1].send(singles(0))
+    assert await take(child, 1) == [b"0"]
+
+
+# --- positions --------------------------------------------------------------------------------------------------
+
+
+async def test_last_and_mark_of_the_broker(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed)
+    last, mark = await seek.last_and_mark(child)
+    assert last.entry_id() == -1 and mark == MessageId.earliest
+    last_is(fake, 9, mark=4)
+    last, mark = await seek.last_and_mark(child)
+    assert (last.entry_id(), mark.entry_id()) == (9, 4) and last.topic_name() == "persistent://public/default/t"
+
+
+async def test_has_message_available_by_last_id(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, **READER)
+    assert not await seek.has_message_available(child)
+    last_is(fake, 1)
+    assert await seek.has_message_available(child)
+    fake.peers[0].send(singles(0, 1))
+    await until(lambda: child.queued_messages() == 2)
+    # Queued: the broker needs not be asked.
+    asked = len(fake.seen(Kind.GET_LAST_MESSAGE_ID))
+    assert await seek.has_message_available(child) and len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == asked
+    await take(child, 2)
+    assert not await seek.has_message_available(child)
+
+
+async def test_has_message_available_of_prefetched(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    last_is(fake, 1)
+    child = await partition(cores(fake.url), subscribed, **READER)
+    child.enable_prefetch()
+    fake.peers[0].send(singles(0, 1))
+    await until(lambda: len(child.core.all_deliveries) == 2)
+    assert child.dequeue(10) is not None
+    # Dequeued by the application without the consumer.
+    assert len(child.core.prefetch.messages) == 1 and child.core.prefetch.messages.popleft()
+    assert not await seek.has_message_available(child)
+
+
+async def test_has_message_available_non_persistent(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(
+        cores(fake.url), subscribed, "non-persistent://public/default/t", consumer_type=ConsumerType.Shared
+    )
+    last_is(fake, 1)
+    assert not await seek.has_message_available(child) and not fake.seen(Kind.GET_LAST_MESSAGE_ID)
