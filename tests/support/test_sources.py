@@ -27,13 +27,6 @@ WITHOUT_BEHAVIOUR = frozenset(
     }
 )
 
-# Tested under other names so far. A source that gets its test file is removed from here.
-WITHOUT_TEST_FILE = frozenset(
-    {
-        "engine/consumer/multi_topics_consumer.py",
-    }
-)
-
 
 def _without_test() -> set[str]:
     found = set()
@@ -46,14 +39,10 @@ def _without_test() -> set[str]:
 
 
 def test_each_source_has_a_test_file() -> None:
-    missing = _without_test() - WITHOUT_BEHAVIOUR - WITHOUT_TEST_FILE
+    missing = _without_test() - WITHOUT_BEHAVIOUR
     assert not missing, f"these sources have no test file of their name in tests/client: {sorted(missing)}"
 
 
 def test_sources_with_a_test_file_leave_the_list() -> None:
-    done = (WITHOUT_BEHAVIOUR | WITHOUT_TEST_FILE) - _without_test()
+    done = WITHOUT_BEHAVIOUR - _without_test()
     assert not done, f"remove from the list, since they have a test file or are gone: {sorted(done)}"
-
-
-def test_lists_of_sources_share_nothing() -> None:
-    assert not WITHOUT_BEHAVIOUR & WITHOUT_TEST_FILE

@@ -110,8 +110,9 @@ def singles(*entries: int, epoch: int | None = None) -> bytes:
         # A reader starts behind the message by itself.
         (READER, place(4), [], []),
         (READER, place(4, 1, 3), [0b110], []),
+        (READER, MessageId.latest, [], []),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, MessageId) else "",
 )
 async def test_move_exclusive_acks_what_it_left_out(
     fake: FakeBroker,
@@ -220,6 +221,33 @@ async def test_seek_drops_deliveries_that_cross_it(
     await round_trip(child)
     # Permits of the new attachment only: nothing is returned for what was dropped.
     assert permits(fake) == [2, 2, 1] and len(fake.seen(Kind.SUBSCRIBE)) == 2
+
+
+async def test_seek_drops_deliveries_until_attached(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed)
+    answer, lookups = fake.answers[Kind.LOOKUP], len(fake.seen(Kind.LOOKUP))
+    fake.answers[Kind.LOOKUP] = swallow
+    moving = asyncio.ensure_future(seek.seek(child, place(8)))
+    asked = (await asyncio.to_thread(fake.wait, Kind.LOOKUP, lookups + 1))[-1]
+    fake.peers[0].send(singles(3))
+    await round_trip(child)
+    assert not child.may_have_more() and child.dequeue() is None
+    fake.peers[0].send(*answer(fake.peers[0], asked.command))
+    await asyncio.wait_for(moving, 5)
+    assert child.is_connected
+
+
+async def test_seek_to_chunked_delivers_from_first_chunk(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    child = await partition(cores(fake.url), subscribed, **INCLUSIVE)
+    await seek.move(child, place(6, first_chunk=place(3)))
+    chunks = [
+        single_entry(b"ab", uuid="m", chunk_id=number, num_chunks_from_msg=2, total_chunk_msg_size=4)
+        for number in range(2)
+    ]
+    fake.peers[0].send(delivery(0, chunks[0], 3), singles(4), delivery(0, chunks[1], 6))
+    assert await take(child, 2) == [b"4", b"abab"]
 
 
 async def test_seek_forgets_unsent_acks(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:

@@ -1,0 +1,441 @@
+"""Multi-topics consumer on a fake broker: turns of the topics, waiters, and calls divided among the partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client
+from pulsar_native.arrow.batch import EntryRange
+from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.enums import ConsumerType
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    NotConnected,
+    OperationNotSupported,
+    PulsarException,
+)
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema import BytesSchema
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.entry_bytes import single_entry
+from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, permits, success
+from support.until import until, wait_until
+
+Cores = Callable[..., ClientCore]
+
+A, B = TopicName.parse("a"), TopicName.parse("b")
+
+
+async def subscribe(core: ClientCore, *topics: str, **options: Any) -> MultiTopicsConsumer:
+    """Subscribe to topics; acknowledgements are sent at once."""
+    config = ConsumerConfig(subscription_name="s", **{"acknowledgment_group_time_ms": 0, **options})
+    return await core.subscribe(list(topics or ("a", "b")), config, VersionedDecoder(BytesSchema()), None)
+
+
+async def deliver(fake: FakeBroker, consumer: MultiTopicsConsumer, number: int, count: int, *, first: int = 0) -> None:
+    """Deliver so many messages to one of the partitions."""
+    child = consumer.children[number]
+    queued = len(child.core.all_deliveries)
+    name = child.topic.full.rpartition("/")[2]
+    entries = range(first, first + count)
+    fake.peers[-1].send(*(delivery(child.consumer_id, single_entry(f"{name}{at}".encode()), at) for at in entries))
+    await until(lambda: len(child.core.all_deliveries) == queued + count)
+
+
+def contents(consumer: MultiTopicsConsumer) -> list[bytes]:
+    found = []
+    while (message := consumer.dequeue()) is not None:
+        found.append(message.data())
+    return found
+
+
+def place(topic: TopicName, entry: int) -> MessageId:
+    return MessageId(-1, 1, entry, topic=topic.full)
+
+
+def acked(fake: FakeBroker) -> list[tuple[int, list[int]]]:
+    """Return the acknowledged entries by consumer, in order."""
+    acks = [seen.command.ack for seen in fake.seen(Kind.ACK)]
+    return [(ack.consumer_id, [data.entryId for data in ack.message_id]) for ack in acks]
+
+
+async def seen_acks(fake: FakeBroker, count: int) -> list[tuple[int, list[int]]]:
+    await asyncio.to_thread(fake.wait, Kind.ACK, count)
+    return acked(fake)
+
+
+# --- turns ------------------------------------------------------------------------------------------------------
+
+
+async def test_dequeue_takes_topics_in_turns(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 0, 4)
+    await deliver(fake, consumer, 1, 2)
+    assert contents(consumer) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"a3"]
+    await deliver(fake, consumer, 1, 1, first=2)
+    assert contents(consumer) == [b"b2"]
+
+
+async def test_dequeue_prefetches_one_turn_of_messages(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    consumer.start_prefetch()
+    await deliver(fake, consumer, 0, 40)
+    await deliver(fake, consumer, 1, 1)
+    first = consumer.dequeue()
+    assert first is not None and first.data() == b"a0" and len(consumer.prefetched) == 31
+    consumer.prefetched.clear()
+    second = consumer.dequeue()
+    assert second is not None and second.data() == b"b0" and not consumer.prefetched
+    # Alone, as many as there are.
+    assert consumer.dequeue() is not None and len(consumer.prefetched) == 7
+
+
+async def test_dequeue_with_other_waiters_prefetches_none(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    consumer.start_prefetch()
+    for _ in range(2):
+        consumer.wait_then(lambda: None)
+    await deliver(fake, consumer, 0, 3)
+    # The following messages are theirs.
+    assert consumer.dequeue() is not None and not consumer.prefetched
+
+
+async def test_fork_clears_buffers_used_without_check(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url), acknowledgment_group_time_ms=100)
+    consumer.start_prefetch()
+    await deliver(fake, consumer, 0, 3)
+    assert consumer.dequeue() is not None and consumer.prefetched and consumer.fast_acks
+    consumer.clear_after_fork()
+    assert not consumer.prefetched and not consumer.fast_acks
+
+
+# --- waiters ----------------------------------------------------------------------------------------------------
+
+
+async def test_waiters_woken_in_their_order(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    woken: list[str] = []
+
+    def first() -> None:
+        woken.append("first")
+
+    def second() -> None:
+        woken.append("second")
+
+    consumer.wait_then(first)
+    consumer.wait_then(second)
+    assert consumer.has_waiters() and woken == []
+    await deliver(fake, consumer, 0, 2)
+    assert set(woken) == {"first"}
+    assert consumer.dequeue() is not None
+    woken.clear()
+    # The next one is woken by the one before it, as there is more.
+    consumer.forget_wait(first)
+    assert woken == ["second"]
+    assert consumer.dequeue() is not None and consumer.dequeue() is None
+    consumer.forget_wait(second)
+    consumer.forget_wait(second)
+    assert not consumer.has_waiters() and woken == ["second"]
+
+
+async def test_wait_with_message_there_wakes_at_once(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 1, 1)
+    woken: list[int] = []
+    consumer.wait_then(lambda: woken.append(1))
+    assert woken == [1]
+
+
+async def test_wait_with_queue_of_zero_grants_one_permit(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url), "a", receiver_queue_size=0)
+    assert consumer.asks_for_each and permits(fake) == []
+
+    def wake() -> None:
+        pass
+
+    consumer.wait_then(wake)
+    await asyncio.to_thread(fake.wait, Kind.FLOW)
+    await deliver(fake, consumer, 0, 1)
+    assert contents(consumer) == [b"a0"]
+    consumer.forget_wait(wake)
+    consumer.wait_then(wake)
+    await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
+    assert permits(fake) == [1, 1]
+
+
+async def test_close_wakes_waiters_and_listener(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    consumer = await subscribe(core)
+    woken: list[str] = []
+    consumer.wait_then(lambda: woken.append("waiter"))
+    consumer.on_ready = lambda: woken.append("listener")
+    await consumer.close()
+    assert {"waiter", "listener"} == set(woken) and consumer.may_have_more() and consumer.is_closed
+    assert consumer not in core.consumers and not consumer.is_connected
+    with pytest.raises(AlreadyClosed):
+        consumer.dequeue()
+
+
+async def test_dequeue_raises_failure_of_a_partition(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    child = consumer.children[1]
+    child.failure = NotConnected("for good")
+    await deliver(fake, consumer, 0, 1)
+    child.gave_up(child.failure)
+    # What is there comes first.
+    first = consumer.dequeue()
+    assert first is not None and first.data() == b"a0"
+    assert consumer.may_have_more()
+    with pytest.raises(NotConnected, match="for good"):
+        consumer.dequeue()
+
+
+# --- acknowledging ----------------------------------------------------------------------------------------------
+
+
+async def test_acknowledge_divides_ids_by_topic(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    told: list[PulsarException | None] = []
+    consumer.acknowledge([place(A, 1), place(B, 2), place(A, 3)], told.append)
+    assert await seen_acks(fake, 2) == [(0, [1, 3]), (1, [2])]
+    assert told == [None]
+    consumer.acknowledge([], told.append)
+    assert told == [None, None]
+    # Nothing is acknowledged when one of them cannot be.
+    with pytest.raises(OperationNotSupported, match="does not read"):
+        consumer.acknowledge([place(A, 4), place(TopicName.parse("c"), 1)])
+    consumer.acknowledge_cumulative(place(B, 9))
+    assert await seen_acks(fake, 3) == [(0, [1, 3]), (1, [2]), (1, [9])]
+
+
+async def test_acknowledge_done_after_all_receipts(fake: FakeBroker, cores: Cores) -> None:
+    kept: list[tuple[Peer, bytes]] = []
+
+    def later(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        answer = pb.CommandAckResponse(consumer_id=command.ack.consumer_id, request_id=command.ack.request_id)
+        kept.append((peer, frame(Kind.ACK_RESPONSE, ackResponse=answer)))
+        return ()
+
+    fake.answers[Kind.ACK] = later
+    consumer = await subscribe(cores(fake.url), ack_receipt_enabled=True)
+    told: list[PulsarException | None] = []
+    consumer.acknowledge([place(A, 1), place(B, 2)], told.append)
+    await until(lambda: len(kept) == 2)
+    kept[0][0].send(kept[0][1])
+    await consumer.client.partition_count(A)
+    assert told == []
+    kept[1][0].send(kept[1][1])
+    await until(lambda: told)
+    assert told == [None]
+
+
+async def test_acknowledge_message_goes_to_its_topic(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 1, 1, first=5)
+    message = consumer.dequeue()
+    assert message is not None
+    consumer.acknowledge_message(message)
+    assert await seen_acks(fake, 1) == [(1, [5])]
+
+
+async def test_rows_acked_or_refused_by_topic(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(
+        cores(fake.url), consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=60_000
+    )
+    await deliver(fake, consumer, 0, 3)
+    await deliver(fake, consumer, 1, 1)
+    receiving = ArrowReceiver(consumer, ["value"], 100, 1 << 20)
+    receiving.collect()
+    received = receiving.result()
+    assert [type(each) for each in received.ranges] == [EntryRange] * 2
+    told: list[PulsarException | None] = []
+    consumer.refuse_rows(received)
+    assert [sorted(child.acks._nacks.due) for child in consumer.children] == [[(1, 0), (1, 1), (1, 2)], [(1, 0)]]
+    consumer.acknowledge_rows(received, told.append)
+    assert await seen_acks(fake, 2) == [(0, [0, 1, 2]), (1, [0])]
+    assert told == [None] and not any(child.acks._nacks.due for child in consumer.children)
+    await consumer.subscriptions.remove_topic(B)
+    with pytest.raises(NotConnected, match="or no longer"):
+        consumer.acknowledge_rows(received)
+
+
+async def test_reconsume_later_without_retry_topic_raises(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 0, 1)
+    message = consumer.dequeue()
+    assert message is not None
+    with pytest.raises(InvalidConfiguration, match="enable_retry=True"):
+        await consumer.reconsume_later([message], 1000, None)
+    with pytest.raises(InvalidConfiguration, match="enable_retry=True"):
+        await consumer.give_up([message])
+
+
+async def test_put_back_queues_by_topic(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 0, 2)
+    await deliver(fake, consumer, 1, 1)
+    messages = [message for _ in range(3) if (message := consumer.dequeue()) is not None]
+    assert len(messages) == 3 and consumer.dequeue() is None
+    woken: list[int] = []
+    consumer.wait_then(lambda: woken.append(1))
+    consumer.put_back(messages)
+    # They look again: a strict pause may have ended meanwhile.
+    await until(lambda: woken)
+    assert sorted(contents(consumer)) == [b"a0", b"a1", b"b0"]
+    await consumer.subscriptions.remove_topic(B)
+    consumer.put_back(messages)
+    await until(lambda: consumer.has_queued())
+    assert contents(consumer) == [b"a0", b"a1"]
+
+
+# --- positions --------------------------------------------------------------------------------------------------
+
+
+async def test_seek_targets_by_kind_of_target(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    a, b = consumer.children
+    for everywhere in (MessageId.earliest, MessageId.latest, 1234):
+        assert consumer.seek_targets(everywhere) == [(a, everywhere), (b, everywhere)]
+    assert consumer.seek_targets(place(B, 4)) == [(b, place(B, 4))]
+    assert consumer.seek_targets({A.full: 7, B.full: None}.get) == [(a, 7)]
+    for wrong in (-1, True, "5", 1.5, None):
+        with pytest.raises(InvalidConfiguration, match="Seek needs"):
+            consumer.seek_targets(wrong)  # type: ignore[arg-type]
+    # Of any partition, before one is moved.
+    with pytest.raises(InvalidConfiguration, match="Seek needs"):
+        await consumer.seek({A.full: 7, B.full: -1}.get)
+    assert not fake.seen(Kind.SEEK)
+
+
+async def test_seek_failed_partition_moves_the_others(fake: FakeBroker, cores: Cores) -> None:
+    def a_fails(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.seek
+        return [failure(asked.request_id, pb.MetadataError) if asked.consumer_id == 0 else success(asked.request_id)]
+
+    fake.answers[Kind.SEEK] = a_fails
+    consumer = await subscribe(cores(fake.url))
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.seek(1234)
+    assert [seen.command.seek.message_publish_time for seen in fake.seen(Kind.SEEK)] == [1234] * 2
+    assert [seen.command.subscribe.consumer_id for seen in fake.seen(Kind.SUBSCRIBE)][2:] == [1]
+    assert consumer.is_connected
+
+
+async def test_last_message_id_of_several_topics_raises(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    consumer = await subscribe(core)
+    with pytest.raises(OperationNotSupported, match="get_last_message_ids"):
+        await consumer.last_message_id()
+    assert [each.topic_name() for each in await consumer.last_message_ids()] == [A.full, B.full]
+    assert len(await consumer.positions()) == 2
+    assert (await (await subscribe(core, "a")).last_message_id()).topic_name() == A.full
+
+
+async def test_dequeued_ids_are_of_started_topics(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    consumer.start_prefetch()
+    assert consumer.dequeued_ids() == []
+    await deliver(fake, consumer, 1, 3)
+    consumer.dequeue()
+    consumer.prefetched.popleft()
+    # The prefetched one that the application took counts, the other one does not.
+    assert [(each.topic_name(), each.entry_id()) for each in consumer.dequeued_ids()] == [(B.full, 1)]
+
+
+# --- end --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("timeout", "counted"), [(None, False), (None, True), (5.0, False)])
+async def test_close_asks_counts_with_limit_or_counted(
+    fake: FakeBroker, cores: Cores, timeout: float | None, counted: bool
+) -> None:
+    consumer = await subscribe(cores(fake.url))
+    reports = await consumer.close(timeout, counted=counted)
+    asked = 0 if timeout is None and not counted else 2
+    assert len(fake.seen(Kind.CONSUMER_STATS)) == asked and len(fake.seen(Kind.CLOSE_CONSUMER)) == 2
+    assert [each.topic for each in reports] == [A.full, B.full]
+
+
+async def test_abandon_closes_without_request(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    consumer.abandon()
+    await consumer.client.partition_count(A)
+    assert consumer.is_closed and not fake.seen(Kind.CLOSE_CONSUMER)
+    with pytest.raises(AlreadyClosed):
+        consumer.dequeue()
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_close_inline_of_one_topic_ends_the_consumer(fake: FakeBroker, timeout: float | None) -> None:
+    with Client(fake.url, operation_timeout_seconds=5) as client:
+        consumer = client.subscribe("a", "s")._inner
+        connection = consumer.children[0].connection
+        assert connection is not None
+        # The first attempt has the loop prepare it.
+        wait_until(connection.begin_inline_read)
+        connection.end_inline_read()
+        reports = consumer.close_inline(timeout)
+        assert reports is not None and [each.topic for each in reports] == [A.full]
+        assert consumer.is_closed and consumer not in consumer.client.consumers
+        assert len(fake.seen(Kind.CONSUMER_STATS)) == (0 if timeout is None else 1)
+
+
+async def test_close_inline_of_several_topics_declines(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    assert consumer.close_inline() is None and not consumer.is_closed
+    await deliver(fake, consumer, 0, 1)
+    assert contents(consumer) == [b"a0"]
+
+
+async def test_leave_one_topic_keeps_the_others(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 0, 1)
+    with pytest.raises(InvalidConfiguration, match="its topics are"):
+        await consumer.leave("c")
+    await consumer.leave("a", force=True)
+    (seen,) = fake.seen(Kind.UNSUBSCRIBE)
+    assert (seen.command.unsubscribe.consumer_id, seen.command.unsubscribe.force) == (0, True)
+    assert list(consumer.topics) == [B] and not consumer.is_closed and contents(consumer) == []
+    await deliver(fake, consumer, 0, 1)
+    assert contents(consumer) == [b"b0"]
+
+
+@pytest.mark.parametrize("topic", [None, "a"])
+async def test_leave_the_only_topic_ends_the_consumer(fake: FakeBroker, cores: Cores, topic: str | None) -> None:
+    core = cores(fake.url)
+    consumer = await subscribe(core, "a")
+    await consumer.leave(topic)
+    assert len(fake.seen(Kind.UNSUBSCRIBE)) == 1 and consumer.is_closed and consumer not in core.consumers
+
+
+async def test_unsubscribe_failed_keeps_the_consumer(fake: FakeBroker, cores: Cores) -> None:
+    def a_fails(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.unsubscribe
+        return [failure(asked.request_id, pb.MetadataError) if asked.consumer_id == 0 else success(asked.request_id)]
+
+    fake.answers[Kind.UNSUBSCRIBE] = a_fails
+    consumer = await subscribe(cores(fake.url))
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.leave(None)
+    assert not consumer.is_closed and len(fake.seen(Kind.UNSUBSCRIBE)) == 2
+
+
+async def test_reached_end_when_every_topic_has(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    for child in consumer.children:
+        assert not consumer.has_reached_end
+        ended = pb.CommandReachedEndOfTopic(consumer_id=child.consumer_id)
+        fake.peers[0].send(frame(Kind.REACHED_END_OF_TOPIC, reachedEndOfTopic=ended))
+        await until(lambda child=child: child.reached_end)
+    assert consumer.has_reached_end and consumer.description == f"{A.full},{B.full}"
