@@ -107,11 +107,16 @@ async def test_range_ends_at_last_message_of_its_start(fake: FakeBroker, reading
     assert made.work.done and made.rows() == [b"0", b"1", b"2"] and made.work.open_children() == []
 
 
-@pytest.mark.parametrize("last", [-1, 3])
-async def test_range_of_nothing_is_done_at_once(fake: FakeBroker, reading: Callable[..., Any], last: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "last"),
+    [(MessageId.earliest, -1), (place(4), -1), (place(4), 3)],
+    ids=["empty", "empty-from-entry", "behind-last"],
+)
+async def test_range_of_nothing_is_done_at_once(
+    fake: FakeBroker, reading: Callable[..., Any], start: MessageId, last: int
+) -> None:
     last_is(fake, last)
-    # Empty, or read from behind its last message on.
-    made = await reading(place(4))
+    made = await reading(start)
     await made.work.refresh_ends()
     assert made.work.done and made.rows() == []
 
@@ -125,7 +130,7 @@ async def test_range_of_nothing_is_done_at_once(fake: FakeBroker, reading: Calla
         (place(1, 2), [b"0", b"a", b"b"]),
         (place(0), []),
     ],
-    ids=str,
+    ids=["next-entry", "batch", "batch-first", "batch-index", "first-entry"],
 )
 async def test_range_end_is_exclusive_to_the_index(
     fake: FakeBroker, reading: Callable[..., Any], end: MessageId, rows: list[bytes]
@@ -272,14 +277,36 @@ async def test_chunks_never_found_end_the_range(fake: FakeBroker, reading: Calla
     assert made.sought() == [(1, 200), (MAXU, MAXU)] and made.work.done and made.rows() == [b"1202"]
 
 
-async def test_chunks_of_other_ranges_are_not_sought(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+async def test_chunks_ending_behind_range_not_sought(fake: FakeBroker, reading: Callable[..., Any]) -> None:
     last_is(fake, 9)
     made = await reading(place(4), end=place(6))
     await made.work.refresh_ends()
-    # Its last chunk is behind the end: the message is of the next range.
-    await made.deliver({**singles(5), 7: chunk(1)})
+    # Entry 5 was removed. The message is of the next range, as its last chunk is.
+    await made.deliver({7: chunk(1)})
     await made.work.refresh_ends()
-    assert made.work.done and made.rows() == [b"5"] and made.sought() == []
+    assert made.work.done and made.rows() == [] and made.sought() == []
+
+
+async def test_chunks_ending_before_read_not_sought(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    last_is(fake, 7)
+    before = await reading(place(4))
+    fake.peers[-1].send(delivery(0, chunk(1), 5), delivery(0, single_entry(b"6"), 6))
+    await until(lambda: before.consumer.has_queued())
+    assert before.consumer.dequeue() is not None
+    made = Reading(fake, before.consumer)
+    await made.work.refresh_ends()
+    await made.deliver(singles(7))
+    assert made.work.done and made.rows() == [b"7"] and made.sought() == []
+
+
+async def test_chunks_of_many_messages_all_kept(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    last_is(fake, 23)
+    made = await reading()
+    await made.work.refresh_ends()
+    # More than a consumer keeps by default: dropped, they would be missing without a word.
+    for number in range(2):
+        await made.deliver({12 * number + at: chunk(number, str(at)) for at in range(12)})
+    assert made.work.done and made.rows() == [b"abab"] * 12
 
 
 async def test_range_from_beginning_never_goes_back(fake: FakeBroker, reading: Callable[..., Any]) -> None:

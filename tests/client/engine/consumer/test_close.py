@@ -111,7 +111,7 @@ async def test_close_of_client_asks_for_counts(fake: FakeBroker, cores: Cores, s
     assert [each.backlog for each in report.consumers] == [7]
 
 
-@pytest.mark.parametrize("refused", [Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER])
+@pytest.mark.parametrize("refused", [Kind.CONSUMER_STATS, Kind.CLOSE_CONSUMER], ids=["counts", "close"])
 async def test_close_refused_by_broker_is_closed(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, refused: int
 ) -> None:

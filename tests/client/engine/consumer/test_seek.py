@@ -112,7 +112,20 @@ def singles(*entries: int, epoch: int | None = None) -> bytes:
         (READER, place(4, 1, 3), [0b110], []),
         (READER, MessageId.latest, [], []),
     ],
-    ids=lambda value: str(value) if isinstance(value, MessageId) else "",
+    ids=[
+        "entry",
+        "batch-first",
+        "batch-last",
+        "batch-of-unknown-size",
+        "earliest",
+        "latest",
+        "inclusive-entry",
+        "inclusive-batch",
+        "inclusive-batch-first",
+        "reader-entry",
+        "reader-batch",
+        "reader-latest",
+    ],
 )
 async def test_move_exclusive_acks_what_it_left_out(
     fake: FakeBroker,
