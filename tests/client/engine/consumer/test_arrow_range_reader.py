@@ -108,15 +108,20 @@ async def test_range_ends_at_last_message_of_its_start(fake: FakeBroker, reading
 
 
 @pytest.mark.parametrize(
-    ("start", "last"),
-    [(MessageId.earliest, -1), (place(4), -1), (place(4), 3)],
-    ids=["empty", "empty-from-entry", "behind-last"],
+    ("start", "last", "end"),
+    [
+        (MessageId.earliest, -1, None),
+        (place(4), -1, None),
+        (place(4), 3, None),
+        (place(4), 9, place(3)),
+    ],
+    ids=["empty", "empty-from-entry", "behind-last", "behind-end"],
 )
 async def test_range_of_nothing_is_done_at_once(
-    fake: FakeBroker, reading: Callable[..., Any], start: MessageId, last: int
+    fake: FakeBroker, reading: Callable[..., Any], start: MessageId, last: int, end: MessageId | None
 ) -> None:
     last_is(fake, last)
-    made = await reading(start)
+    made = await reading(start, end=end)
     await made.work.refresh_ends()
     assert made.work.done and made.rows() == []
 
@@ -195,11 +200,13 @@ async def test_full_yields_batches_of_their_size(fake: FakeBroker, reading: Call
     await made.work.refresh_ends()
     await made.deliver(singles(0))
     assert list(made.work.full()) == []
-    await made.deliver(singles(1, 2))
-    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"0", b"1"], [b"2"]]
+    await made.deliver(singles(1))
+    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"0", b"1"]]
+    await made.deliver(singles(2, 3, 4))
+    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"2", b"3"], [b"4"]]
     assert list(made.work.full()) == [] and made.rows() == []
-    await made.deliver(singles(3))
-    assert made.rows() == [b"3"]
+    await made.deliver(singles(5))
+    assert made.rows() == [b"5"]
 
 
 async def test_full_yields_batches_of_their_bytes(fake: FakeBroker, reading: Callable[..., Any]) -> None:

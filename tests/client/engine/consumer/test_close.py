@@ -146,19 +146,33 @@ async def test_close_without_response_ends_at_limit(
     assert report.backlog == 7 and child.state is State.CLOSED
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
-async def test_close_during_outage_waits_for_acks(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed, timeout: float | None
-) -> None:
-    child = await partition(cores(fake.url, starting_backoff_interval_ms=50), subscribed, **LATE_ACKS)
+async def outage(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> PartitionConsumer:
+    """Return a consumer without connection that has an acknowledgement to send; its lookup is not answered."""
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **LATE_ACKS)
     child.acknowledge([ENTRY])
+    fake.answers[Kind.LOOKUP] = swallow
     fake.peers[0].close()
     await until(lambda: child.connection is None)
-    report = await close(child, timeout)
-    # Without a limit nobody waits for a connection, and the broker redelivers what was acknowledged.
-    sent = 0 if timeout is None else 1
-    assert (report.acks_sent, report.acks_left) == (sent, 1 - sent)
-    assert goodbye(fake) == ([] if timeout is None else [Kind.ACK, Kind.CLOSE_CONSUMER])
+    return child
+
+
+async def test_close_with_limit_waits_to_send_acks(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    answer, lookups = fake.answers[Kind.LOOKUP], len(fake.seen(Kind.LOOKUP)) + 1
+    child = await outage(fake, cores, subscribed)
+    closing = asyncio.ensure_future(close(child, 5))
+    asked = (await asyncio.to_thread(fake.wait, Kind.LOOKUP, lookups + 1))[-1]
+    assert not closing.done()
+    asked.peer.send(*answer(asked.peer, asked.command))
+    report = await closing
+    assert (report.acks_sent, report.acks_left) == (1, 0)
+    assert goodbye(fake) == [Kind.ACK, Kind.CLOSE_CONSUMER]
+
+
+async def test_close_without_limit_leaves_acks(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await outage(fake, cores, subscribed)
+    # Nobody waits for a connection: the broker redelivers what was acknowledged.
+    report = await asyncio.wait_for(close(child), 2)
+    assert (report.acks_sent, report.acks_left) == (0, 1) and goodbye(fake) == []
 
 
 async def test_close_during_outage_without_acks_at_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
