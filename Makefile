@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs bench bench-growth py-files broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs bench bench-compare bench-growth py-files broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ docs:           ## build the documentation site into docs/_build/html, warnings 
 	@$(PY) dev/docs.py
 
 bench:          ## publish and receive against the official client, as ratios
-	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py
+	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py --json .results/bench.json
+
+bench-compare:  ## two results of make bench compared: make bench-compare OLD=before.json NEW=.results/bench.json
+	@$(PY) benchmarks/compare.py $(OLD) $(NEW)
 
 bench-growth:   ## cost per message as messages, partitions, producers, consumers grow, with plots in .results/growth
 	@dev/setup spark broker && .envs/spark/bin/python benchmarks/growth.py --plots .results/growth --json .results/growth.json

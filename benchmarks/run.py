@@ -1,16 +1,18 @@
 """Publish and receive, measured against the official client in one interleaved run, printed as ratios.
 
-Usage: make bench, or benchmarks/run.py [--rounds 3] [--scale 1] [--case NAME …] [--impl both]. Every measurement is a
-process of its own (worker.py); the clients take turns, A B A B, so that a change of the machine's speed meets both; the
-ratio is official ÷ ours of the medians, above 1 is better than the official client. CPU is user + system of the
-client's process, the steadier figure, because the broker shares the machine. Absolute figures are those of the
-machine that ran. With --impl both, our client runs twice, with its codec in plain Python and compiled (A B C A B C),
-and the last two figures are plain Python ÷ compiled.
+Usage: make bench, or benchmarks/run.py [--rounds 3] [--scale 1] [--case NAME …] [--impl both] [--json FILE].
+Every measurement is a process of its own (worker.py); the clients take turns, A B A B, so that a change of the
+machine's speed meets both; the ratio is official ÷ ours of the medians, above 1 is better than the official client. CPU
+is user + system of the client's process, the steadier figure, because the broker shares the machine. Absolute figures
+are those of the machine that ran. With --impl both, our client runs twice, with its codec in plain Python and compiled
+(A B C A B C), and the last two figures are plain Python ÷ compiled. With --json all measurements are kept, for
+compare.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import platform
@@ -22,6 +24,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
@@ -114,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages")
     parser.add_argument("--case", action="append", default=[], help="only cases whose name holds this text")
     parser.add_argument("--impl", choices=["python", "compiled", "both"], help="our codec; both: a column for each")
+    parser.add_argument("--json", type=Path, help="file for all measurements")
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
     codecs = ("python", "compiled") if options.impl == "both" else (options.impl,)
@@ -123,25 +127,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
         standalone.start()
         try:
             standalone.wait_ready()
-            machine = f"Python {platform.python_version()}, {os.cpu_count()} CPUs"
-            print(f"{machine}, {options.rounds} rounds, medians; x = official / ours")
+            kept: dict[str, Any] = {**machine(), "rounds": options.rounds, "scale": options.scale, "cases": {}}
+            print(
+                f"Python {kept['python']}, {kept['cpus']} CPUs, {options.rounds} rounds, medians; x = official / ours"
+            )
             print(heading(sides))
             for case in cases:
-                print(measure(case, standalone, options.rounds, options.scale, sides), flush=True)
+                found = measure(case, standalone, options.rounds, options.scale, sides)
+                kept["cases"][case.name] = {side.name: runs for side, runs in found.items()}
+                print(line(case.name, found), flush=True)
+                if options.json is not None:
+                    # After each case: a run that is stopped keeps what it has.
+                    options.json.parent.mkdir(parents=True, exist_ok=True)
+                    options.json.write_text(json.dumps(kept, indent=1))
         finally:
             standalone.stop()
     return 0
 
 
+def machine() -> dict[str, Any]:
+    """Return what ran: Python, processors and the versions of both clients."""
+    versions = {name: importlib.metadata.version(name) for name in ("pulsar-client", "pulsar-native")}
+    return {
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "processor": _processor(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((each.partition(":")[2].strip() for each in lines if each.startswith("model name")), "")
+
+
 def heading(sides: Sequence[Side]) -> str:
     """Return the first line of the table."""
-    line = f"{'case':<30}{'official':>14}"
-    line += "".join(f"{side.name:>14}{'x wall':>9}{'x CPU':>9}{'spread':>9}" for side in sides[1:])
-    return line + (f"{'py/c wall':>12}{'py/c CPU':>10}" if len(sides) > 2 else "")
+    text = f"{'case':<30}{'official':>14}"
+    text += "".join(f"{side.name:>14}{'x wall':>9}{'x CPU':>9}{'spread':>9}" for side in sides[1:])
+    return text + (f"{'py/c wall':>12}{'py/c CPU':>10}" if len(sides) > 2 else "")
 
 
-def measure(case: Case, broker: brokers.Standalone, rounds: int, scale: float, sides: Sequence[Side]) -> str:
-    """Run one case in turns and return its line of the table."""
+Runs = dict[Side, dict[str, list[float]]]
+"""Wall and CPU microseconds per message of each measurement, by side."""
+
+
+def measure(case: Case, broker: brokers.Standalone, rounds: int, scale: float, sides: Sequence[Side]) -> Runs:
+    """Run one case in turns and return its measurements."""
     count = max(100, int(case.messages * scale))
     url = broker.service_url
     topics = {side: _topic(case, side.peer) for side in sides}
@@ -150,25 +185,32 @@ def measure(case: Case, broker: brokers.Standalone, rounds: int, scale: float, s
             if case.partitions:
                 _create_partitions(broker.admin_url, topic, case.partitions)
             _run(Side("pulsar_native"), "fill", case, topic, url, count)
-    runs: dict[Side, list[dict[str, float]]] = {side: [] for side in sides}
+    runs: Runs = {side: {"wall": [], "cpu": []} for side in sides}
     for number in range(rounds):
         for side in sides:
             new = case.action.startswith("publish")
             topic = f"{topics[side]}-{side.name}-{number}" if new else topics[side]
-            runs[side].append(_run(side, case.action, case, topic, url, count))
-    wall = {side: statistics.median(run["wall"] for run in runs[side]) / count * 1e6 for side in sides}
-    cpu = {side: max(statistics.median(run["cpu"] for run in runs[side]), 1e-9) for side in sides}
-    line = f"{case.name:<30}{wall[OFFICIAL]:>9.2f} us/m"
+            for name, seconds in _run(side, case.action, case, topic, url, count).items():
+                runs[side][name].append(seconds / count * 1e6)
+    return runs
+
+
+def line(name: str, runs: Runs) -> str:
+    """Return the line of the table for the measurements of a case."""
+    sides = list(runs)
+    wall = {side: statistics.median(runs[side]["wall"]) for side in sides}
+    cpu = {side: max(statistics.median(runs[side]["cpu"]), 1e-9) for side in sides}
+    text = f"{name:<30}{wall[OFFICIAL]:>9.2f} us/m"
     for side in sides[1:]:
-        walls = [run["wall"] for run in runs[side]]
+        walls = runs[side]["wall"]
         spread = (max(walls) - min(walls)) / statistics.median(walls)
-        line += (
+        text += (
             f"{wall[side]:>9.2f} us/m{wall[OFFICIAL] / wall[side]:>9.1f}{cpu[OFFICIAL] / cpu[side]:>9.1f}{spread:>9.0%}"
         )
     if len(sides) > 2:
         python, compiled = sides[1:]
-        line += f"{wall[python] / wall[compiled]:>12.2f}{cpu[python] / cpu[compiled]:>10.2f}"
-    return line
+        text += f"{wall[python] / wall[compiled]:>12.2f}{cpu[python] / cpu[compiled]:>10.2f}"
+    return text
 
 
 def _topic(case: Case, peer: str) -> str:
