@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from pulsar_native.arrow.entry_slice import BatchBudget
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
@@ -27,6 +29,14 @@ LOCKED = single_entry(b"locked", encryption_keys=[pb.EncryptionKeys(key="k", val
 
 
 def receiver(consumer: MultiTopicsConsumer, rows: int = 100, size: int = 1 << 20) -> ArrowReceiver:
+    """Return a receiver; one that goes on when it is full fails instead of not ending."""
+    dequeue, calls = MultiTopicsConsumer.dequeue_slice, itertools.count()
+
+    def limited(budget: BatchBudget) -> Any:
+        assert next(calls) < 50
+        return dequeue(consumer, budget)
+
+    consumer.dequeue_slice = limited  # type: ignore[method-assign]
     return ArrowReceiver(consumer, ["value", "__partition", "__entryId"], rows, size)
 
 
