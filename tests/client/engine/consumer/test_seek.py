@@ -237,6 +237,8 @@ async def test_seek_drops_deliveries_that_cross_it(
 
 
 async def test_seek_drops_deliveries_until_attached(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    # Without the CLOSE_CONSUMER that others send first.
+    fake.answers[Kind.SEEK] = lambda _peer, command: [success(command.seek.request_id)]
     child = await partition(cores(fake.url), subscribed)
     answer, lookups = fake.answers[Kind.LOOKUP], len(fake.seen(Kind.LOOKUP))
     fake.answers[Kind.LOOKUP] = swallow
