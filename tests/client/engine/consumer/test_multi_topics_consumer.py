@@ -376,6 +376,20 @@ async def test_abandon_closes_without_request(fake: FakeBroker, cores: Cores) ->
         consumer.dequeue()
 
 
+async def test_close_without_topics_wakes_waiters(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    for topic in (A, B):
+        await consumer.subscriptions.remove_topic(topic)
+    assert consumer.dequeue() is None and not consumer.may_have_more()
+    woken: list[int] = []
+    consumer.wait_then(lambda: woken.append(1))
+    assert woken == []
+    await consumer.close()
+    assert woken == [1] and consumer.may_have_more()
+    with pytest.raises(AlreadyClosed):
+        consumer.dequeue()
+
+
 @pytest.mark.parametrize("timeout", [None, 5.0])
 def test_close_inline_of_one_topic_ends_the_consumer(fake: FakeBroker, timeout: float | None) -> None:
     with Client(fake.url, operation_timeout_seconds=5) as client:
