@@ -29,6 +29,9 @@ from environments import ROOT, python_of
 
 RESULTS = ROOT / ".results"
 
+# Spark's drivers live for seconds: the optimizing compiler and the concurrent collector cost them half their time.
+SPARK_DRIVER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # Node id of a test that may be skipped -> why that is right. Nothing else may be.
 ALLOWED_SKIPS: dict[str, str] = {}
 
@@ -155,6 +158,7 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
 def shared_broker() -> Iterator[dict[str, str]]:
     """Give the environment that points tests to a broker started here, or to the one they already point to."""
     env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env.setdefault("SPARK_SUBMIT_OPTS", SPARK_DRIVER_OPTIONS)
     env.pop("PYTHONPATH", None)
     if "PULSAR_TEST_SERVICE_URL" in env and "PULSAR_TEST_ADMIN_URL" in env:
         yield env

@@ -113,6 +113,16 @@ def _group_of(file: str) -> int | None:
     return next((number for number, files in enumerate(_WITH_AIRFLOW) if file.endswith(files)), None)
 
 
+# Other long files, which come next: the last file of a process decides when all are done.
+_LONG = ("operators/test_spark.py", "operators/test_spark_cluster.py", "test_masking.py", "decorators/test_spark.py")
+
+
+def _turn_of(file: str) -> int:
+    """Return when a file is run: the groups first, then the other long files."""
+    group = _group_of(file)
+    return group if group is not None else len(_WITH_AIRFLOW) + (not file.endswith(_LONG))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep files whole, and those of a group with the real Airflow together."""
@@ -138,7 +148,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.path.name} has a test on the real Airflow: add it to _WITH_AIRFLOW")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
-    items.sort(key=lambda item: len(_WITH_AIRFLOW) if (group := _group_of(item.path.as_posix())) is None else group)
+    items.sort(key=lambda item: _turn_of(item.path.as_posix()))
 
 
 # The plugin of the real processes publishes what DAGs named events_… do, if a test has made the connection and topics.
