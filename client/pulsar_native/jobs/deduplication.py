@@ -9,6 +9,7 @@ deduplication.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -92,14 +93,14 @@ class Deduplication:
         from pulsar_native import PulsarException
         from pulsar_native.topic import TopicName
 
-        try:
-            of_topic = admin.get_deduplication(self._topic)
-        except PulsarException:
-            # A broker without topic policies rejects the request: the namespace's policy applies.
-            of_topic = None
-        if of_topic is not None:
-            return of_topic
-        return bool(admin.get_deduplication(TopicName.parse(self._topic).namespace))
+        for place in (self._topic, TopicName.parse(self._topic).namespace):
+            # A broker without topic policies rejects the first request, one of another role both: what the broker says
+            # of the topic itself stands then.
+            with contextlib.suppress(PulsarException):
+                found = admin.get_deduplication(place)
+                if found is not None:
+                    return found
+        return False
 
     def _states(self, admin: AdminClient, partitions: int) -> list[str]:
         if not partitions:

@@ -19,13 +19,16 @@ from support.jobs import MemoryLog
 class Admin:
     """The admin interface with the states of a topic's partitions (None fails) and the policies by place."""
 
-    def __init__(self, *states: str | None, policies: dict[str, bool | None] | None = None) -> None:
+    def __init__(
+        self, *states: str | None, policies: dict[str, bool | None] | None = None, is_forbidden: bool = False
+    ) -> None:
         self._states = states
         self._policies = policies or {}
+        self._is_forbidden = is_forbidden
 
     def get_deduplication(self, place: str) -> bool | None:
-        if place not in self._policies and place != "public/default":
-            raise PulsarException("topic policies are disabled")
+        if place not in self._policies and (place != "public/default" or self._is_forbidden):
+            raise PulsarException("topic policies are disabled, or these are not for this role")
         return self._policies.get(place)
 
     def _state(self, state: str | None) -> dict[str, str]:
@@ -110,6 +113,12 @@ def test_ask_policy_not_applied_yet_waits(
     admin = ApplyingAdmin(3, policies)
     assert Deduplication("t", "auto", log).ask(admin, 0, -1, is_persistent=True) is expected  # type: ignore[arg-type]
     assert admin.requests == (-1 if expected else 2)
+
+
+def test_ask_disabled_without_right_to_policies_is_off(log: MemoryLog) -> None:
+    guard, admin = Deduplication("t", True, log), Admin("Disabled", is_forbidden=True)
+    with pytest.raises(JobRefused, match="disabled at the broker"):
+        guard.ask(admin, 0, -1, is_persistent=True)  # type: ignore[arg-type]
 
 
 def test_ask_policy_never_applied_is_refused(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
