@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +29,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
+
+from run import create_partitions  # noqa: E402 - beside this file
 
 import broker as brokers  # noqa: E402 - lives in dev/
 
@@ -226,14 +227,7 @@ def _new_topic(series: Series) -> str:
 def _filled_topic(series: Series, point: int, options: argparse.Namespace) -> str:
     topic = _new_topic(series)
     if series.axis == "partitions" and point > 1:
-        path = topic.replace("://", "/")
-        body = json.dumps(point).encode()
-        request = urllib.request.Request(
-            f"{options.admin_url}/admin/v2/{path}/partitions",
-            data=body, method="PUT", headers={"Content-Type": "application/json"},
-        )  # fmt: skip
-        with urllib.request.urlopen(request, timeout=120):
-            pass
+        create_partitions(options.admin_url, topic, point)
     if series.step == "message" and series.name != "publish":
         _in_process("fill", point, _messages(series, point, options), topic, options)
     return topic

@@ -183,7 +183,7 @@ def measure(case: Case, broker: brokers.Standalone, rounds: int, scale: float, s
     if case.action in _READING:
         for topic in dict.fromkeys(topics.values()):
             if case.partitions:
-                _create_partitions(broker.admin_url, topic, case.partitions)
+                create_partitions(broker.admin_url, topic, case.partitions)
             _run(Side("pulsar_native"), "fill", case, topic, url, count)
     runs: Runs = {side: {"wall": [], "cpu": []} for side in sides}
     for number in range(rounds):
@@ -219,11 +219,12 @@ def _topic(case: Case, peer: str) -> str:
     return f"{domain}://public/default/bench-{name}-{peer}"
 
 
-def _create_partitions(admin_url: str, topic: str, number: int) -> None:
+def create_partitions(admin_url: str, topic: str, number: int) -> None:
+    """Create a partitioned topic. Blocks up to two minutes."""
     path = topic.replace("://", "/")
     request = urllib.request.Request(f"{admin_url}/admin/v2/{path}/partitions", str(number).encode(), method="PUT")
     request.add_header("Content-Type", "application/json")
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=120).close()
 
 
 def _run(side: Side, action: str, case: Case, topic: str, url: str, count: int) -> dict[str, float]:
