@@ -92,6 +92,14 @@ def output_of(done: subprocess.CompletedProcess[str], word: str) -> str:
     return found[0].removeprefix(word).strip()
 
 
+def filled(topic: NewTopic, publish: Publish) -> str:
+    """Return a topic of two partitions with fifty messages each."""
+    name = topic(partitions=2)
+    for partition in range(2):
+        publish(f"{name}-partition-{partition}", [f"{partition}-{number}" for number in range(50)])
+    return name
+
+
 def test_py_files_same_sources_give_same_bytes(zipped: Path, tmp_path: Path) -> None:
     assert py_files.build(tmp_path / "again.zip").read_bytes() == zipped.read_bytes()
     names = zipfile.ZipFile(zipped).namelist()
@@ -109,9 +117,7 @@ def test_cluster_without_the_zip_has_nothing_of_ours(cluster: SparkCluster, tmp_
 def test_cluster_reads_with_the_zip(
     cluster: SparkCluster, zipped: Path, broker: Broker, topic: NewTopic, publish: Publish, tmp_path: Path
 ) -> None:
-    name = topic(partitions=2)
-    for partition in range(2):
-        publish(f"{name}-partition-{partition}", [f"{partition}-{number}" for number in range(50)])
+    name = filled(topic, publish)
     job = tmp_path / "job.py"
     job.write_text(_JOB)
     done = cluster.submit("--py-files", str(zipped), str(job), broker.service_url, name)
@@ -123,9 +129,7 @@ def test_cluster_reads_with_the_zip(
 def test_cluster_streams_with_the_zip(
     cluster: SparkCluster, zipped: Path, broker: Broker, topic: NewTopic, publish: Publish, tmp_path: Path
 ) -> None:
-    name = topic(partitions=2)
-    for partition in range(2):
-        publish(f"{name}-partition-{partition}", [f"{partition}-{number}" for number in range(50)])
+    name = filled(topic, publish)
     job = tmp_path / "job.py"
     job.write_text(_STREAM)
     env = {"PYTHONPATH": str(zipped)}
