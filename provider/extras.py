@@ -1,4 +1,4 @@
-"""Errors for features whose packages are extras: Airflow leaves such a feature out, and a DAG is told what to install.
+"""Errors for features whose packages are extras: they name the command that installs the package.
 
 May not import a package of an extra.
 """

@@ -50,7 +50,7 @@ class SparkDriverTrigger(BaseTrigger):
         """Wait and send the event."""
         server = SparkRestServer(self.rest_urls)
         answered = time.monotonic()
-        told, said = "", 0.0
+        logged, logged_at = "", 0.0
         while True:
             try:
                 status = await server.astatus(self.driver_id)
@@ -63,8 +63,8 @@ class SparkDriverTrigger(BaseTrigger):
                 if time.monotonic() - answered >= self.unreachable_seconds:
                     yield self._event("UNREACHABLE", seen)
                     return
-            if seen != told or time.monotonic() - said >= LOG_SECONDS:
-                told, said = seen, time.monotonic()
+            if seen != logged or time.monotonic() - logged_at >= LOG_SECONDS:
+                logged, logged_at = seen, time.monotonic()
                 self.log.info("Waiting for the Spark driver %s: %s", self.driver_id, seen)
             await asyncio.sleep(self.poll_interval)
 

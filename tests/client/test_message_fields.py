@@ -48,7 +48,7 @@ def fields(request: pytest.FixtureRequest) -> ModuleType:
 
 
 class Entry:
-    """What a message needs of its entry."""
+    """Entry with the attributes that a message reads."""
 
     def __init__(self, body: bytes | bytearray = b"", number: int = 8, batch_size: int = 4) -> None:
         self.body = body

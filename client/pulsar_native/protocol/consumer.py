@@ -234,7 +234,7 @@ class ConsumerCore:
         self.permits.count(1)
         ahead: list[Message] = []
         size = len(message)
-        while len(ahead) < min(most, self._room()) and size < _AHEAD_BYTES and self._decode_next():
+        while len(ahead) < min(most, self._left_before_permits()) and size < _AHEAD_BYTES and self._decode_next():
             following = self._decoded
             if following is None:
                 continue
@@ -244,14 +244,14 @@ class ConsumerCore:
             ahead += following.messages()
             size += following.payload_bytes()
         # Entries that are not delivered return permits, too: their number may have become too large meanwhile.
-        room = max(0, self._room())
-        self._all_messages.extend(ahead[room:])
-        del ahead[room:]
+        fitting = max(0, self._left_before_permits())
+        self._all_messages.extend(ahead[fitting:])
+        del ahead[fitting:]
         if ahead:
             self.prefetch.fill(ahead, len(ahead), ahead.__getitem__)
         return message
 
-    def _room(self) -> int:
+    def _left_before_permits(self) -> int:
         """Return how many messages can be dequeued without making permits due."""
         return self.permits.threshold - self.permits.to_return - 1
 
