@@ -27,24 +27,39 @@ _Counts = pb.CommandConsumerStatsResponse
 
 
 async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
-    """Delete the subscription at the broker and close; on failure the consumer goes on."""
+    """Delete the subscription at the broker and close; on failure, or when cancelled, the consumer goes on."""
     limit = consumer.client.config.operation_timeout_seconds
+    router = consumer.dead_letter_router
     connection = await consumer.ready(limit)
-    await _close_dead_letter_router(consumer, limit)
+    if router is not None:
+        # Closed only when the subscription is deleted: a rejected consumer goes on to use it.
+        await router.drain(limit)
     consumer.state = State.CLOSING
     _send_acks(consumer)
     request_id = consumer.client.next_request_id()
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
         await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
-    except PulsarException:
-        consumer.state = State.CONNECTING if consumer.connection is None else State.READY
-        if consumer.connection is None:
-            # Connection lost meanwhile: a consumer that is about to close was not reconnected.
-            consumer.reconnect()
+    except BaseException:
+        _undo_closing(consumer, connection)
         raise
     connection.remove_consumer(consumer.consumer_id)
+    if router is not None:
+        await router.close(limit)
     consumer.abandon()
+
+
+def _undo_closing(consumer: PartitionConsumer, connection: Connection) -> None:
+    if consumer.state is not State.CLOSING:
+        # Closed meanwhile: `close` leaves a consumer to the request it finds in progress.
+        connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
+        connection.remove_consumer(consumer.consumer_id)
+        consumer.abandon()
+        return
+    consumer.state = State.CONNECTING if consumer.connection is None else State.READY
+    if consumer.connection is None:
+        # Connection lost meanwhile: a consumer that is about to close was not reconnected.
+        consumer.reconnect()
 
 
 async def close(consumer: PartitionConsumer, timeout: float | None = None, *, counted: bool = False) -> ConsumerClose:

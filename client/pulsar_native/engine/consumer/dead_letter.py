@@ -366,10 +366,14 @@ class DeadLetterRouter:
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
-    async def close(self, seconds: float) -> None:
-        """Wait up to `seconds` for copies in transit, and close the producers."""
+    async def drain(self, seconds: float) -> None:
+        """Wait up to `seconds` for copies in transit."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=seconds)
+
+    async def close(self, seconds: float) -> None:
+        """Wait up to `seconds` for copies in transit, and close the producers."""
+        await self.drain(seconds)
         self._closed = True
         for producer in self._opened():
             await producer.close()

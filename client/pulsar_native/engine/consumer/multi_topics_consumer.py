@@ -21,7 +21,7 @@ from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
-from pulsar_native.engine.consumer.close import close_inline, unsubscribe
+from pulsar_native.engine.consumer.close import close_inline
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
 from pulsar_native.engine.consumer.topic_subscriptions import (
@@ -491,9 +491,11 @@ class MultiTopicsConsumer:
             raise
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription of every partition."""
-        self.subscriptions.stop_tasks()
-        await gather_settled(unsubscribe(child, force=force) for child in self.children)
+        """Delete the subscription of every partition and close; the first failure is raised when all were tried.
+
+        After a failure the partitions whose subscription remains are consumed as before, and may be unsubscribed again.
+        """
+        await self.subscriptions.unsubscribe(force=force)
         self.ended()
 
     async def close(self, timeout: float | None = None, *, counted: bool = False) -> tuple[ConsumerClose, ...]:

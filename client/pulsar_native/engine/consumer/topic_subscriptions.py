@@ -20,6 +20,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.close import close, unsubscribe
 from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
 from pulsar_native.engine.consumer.seek import open_at_start
+from pulsar_native.engine.handler import State
 from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.enums import ConsumerType, SubscriptionMode
@@ -94,6 +95,8 @@ class TopicSubscriptions:
         self._is_paused = False
         # True during a strict pause.
         self.is_held = False
+        # True while all partitions are unsubscribed.
+        self._is_unsubscribing = False
         # True if an API dequeues from the prefetch buffers.
         self.prefetches = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -170,7 +173,7 @@ class TopicSubscriptions:
     async def _join(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         try:
             await gather_settled(open_at_start(child) for child in added)
-            if self.has_ended:
+            if self.has_ended or self._is_unsubscribing:
                 raise AlreadyClosed("The consumer was closed meanwhile", topic=topic.full)
         except BaseException:
             await gather(close(child) for child in added)
@@ -193,14 +196,17 @@ class TopicSubscriptions:
     def _remove_consumers(self, topic: TopicName) -> list[PartitionConsumer]:
         """Stop receiving from a topic and return its consumers; their queued messages are dropped."""
         gone = [child for child in self.children if child.topic == topic or child.topic.base == topic]
-        self.changes = True
         self.topics = {name: count for name, count in self.topics.items() if name != topic}
+        self._remove(gone)
+        self._decoders.pop(topic, None)
+        return gone
+
+    def _remove(self, gone: list[PartitionConsumer]) -> None:
+        self.changes = True
         self.children = [child for child in self.children if child not in gone]
         for child in gone:
             self._by_topic.pop(child.topic.full, None)
             self.fast_acks.pop(child.topic.full, None)
-        self._decoders.pop(topic, None)
-        return gone
 
     async def remove_topic(self, topic: TopicName) -> None:
         """Remove a topic that was deleted."""
@@ -218,7 +224,9 @@ class TopicSubscriptions:
             )
 
     async def unsubscribe_topic(self, topic: TopicName, *, force: bool = False) -> None:
-        """Delete the subscription of one of the topics; on failure it is consumed as before."""
+        """Delete the subscription of one of the topics; on failure the partitions that still have it are consumed as
+        before.
+        """
         count, decoder = self.topics[topic], self._decoders[topic]
         # Removed first: a consumer that is closing would look like a closed one to those who wait for messages.
         own = self._remove_consumers(topic)
@@ -226,11 +234,32 @@ class TopicSubscriptions:
             await gather_settled(unsubscribe(child, force=force) for child in own)
         except BaseException:
             self._decoders[topic] = decoder
-            self._put_in(topic, count, own)
+            deleted = _closed(own)
+            self._put_in(topic, count, [child for child in own if child not in deleted])
+            self._client.retire(deleted)
             raise
         for child in own:
             child.drop_queued()
         self._client.retire(own)
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription of every partition, and raise the first failure when all were tried.
+
+        The partitions whose subscription was deleted are removed then, and their topics stay, or a pattern would
+        subscribe to them again.
+        """
+        # Order of events: set first, so that a topic that is added concurrently is closed by its own task. The tasks go
+        # on, as after a failure they are needed.
+        self._is_unsubscribing = True
+        try:
+            await gather_settled(unsubscribe(child, force=force) for child in self.children)
+        except BaseException:
+            if not self.has_ended and (deleted := _closed(self.children)):
+                self._remove(deleted)
+                self._client.retire(deleted)
+            raise
+        finally:
+            self._is_unsubscribing = False
 
     # --- partition consumers ----------------------------------------------------------------------------------------
 
@@ -351,6 +380,10 @@ def _check_start(config: ConsumerConfig, names: list[TopicName]) -> None:
             "Over several topics or partitions a reader starts at MessageId.earliest or latest, as an id belongs "
             "to one of them; move each with seek(function) then"
         )
+
+
+def _closed(children: Iterable[PartitionConsumer]) -> list[PartitionConsumer]:
+    return [child for child in children if child.state is State.CLOSED]
 
 
 def _names(topic: TopicName, partitions: int) -> list[TopicName]:

@@ -287,6 +287,34 @@ async def test_unsubscribe_closed_by_broker_reconnects(fake: FakeBroker, cores: 
     assert len(fake.seen(Kind.SUBSCRIBE)) == 2
 
 
+async def test_unsubscribe_cancelled_keeps_attachment(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    child = await partition(cores(fake.url), subscribed)
+    asking = asyncio.create_task(unsubscribe(child, force=False))
+    await asyncio.to_thread(fake.wait, Kind.UNSUBSCRIBE)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert child.state is State.READY and child.is_connected
+    await close(child)
+    assert goodbye(fake) == [Kind.UNSUBSCRIBE, Kind.CLOSE_CONSUMER]
+
+
+async def test_unsubscribe_refused_after_close_detaches(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    child = await partition(cores(fake.url), subscribed)
+    connection = child.connection
+    asking = asyncio.create_task(unsubscribe(child, force=False))
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.UNSUBSCRIBE)
+    await close(child)
+    assert child.state is State.CLOSED and goodbye(fake) == [Kind.UNSUBSCRIBE]
+    seen.peer.send(failure(seen.command.unsubscribe.request_id, pb.MetadataError))
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await asyncio.wait_for(asking, 10)
+    await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    assert child.state is State.CLOSED and connection is not None and not connection.has_consumer(child.consumer_id)
+
+
 # --- close in the calling thread --------------------------------------------------------------------------------
 
 

@@ -169,6 +169,23 @@ async def test_dead_letter_close_waits_for_copies(fake: FakeBroker, cores: Cores
     assert not consumer.client.producers
 
 
+async def test_dead_letter_works_after_refused_unsubscribe(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = lambda _peer, command: [failure(command.unsubscribe.request_id, pb.MetadataError)]
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.unsubscribe()
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=1))
+    (message,) = await take(consumer)
+    refuse(consumer, message)
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 7)] and len(fake.seen(Kind.SEND)) == 1
+    fake.answers.pop(Kind.UNSUBSCRIBE)
+    await consumer.unsubscribe()
+    assert len(fake.seen(Kind.CLOSE_PRODUCER)) == 1 and not consumer.client.producers
+
+
 @pytest.mark.asyncio
 @pytest.mark.proves("C151")
 async def test_dead_letter_shutdown_ends_retry(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:

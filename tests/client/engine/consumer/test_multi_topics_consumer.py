@@ -14,6 +14,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.handler import State
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -28,6 +29,7 @@ from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from support.clock import LoopClock
 from support.entry_bytes import single_entry
 from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, permits, success
 from support.until import until, wait_until
@@ -447,6 +449,113 @@ async def test_unsubscribe_failed_keeps_the_consumer(fake: FakeBroker, cores: Co
     with pytest.raises(PulsarException, match="as the test wants it"):
         await consumer.leave(None)
     assert not consumer.is_closed and len(fake.seen(Kind.UNSUBSCRIBE)) == 2
+
+
+class Unsubscribes:
+    """Answers to UNSUBSCRIBE: refused for the consumers of `refused`, none for those of `held`, else success."""
+
+    def __init__(self, fake: FakeBroker, *, refused: Iterable[int] = (), held: Iterable[int] = ()) -> None:
+        self.fake, self.refused, self.held = fake, set(refused), set(held)
+        fake.answers[Kind.UNSUBSCRIBE] = self.answer
+
+    def answer(self, _peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.unsubscribe
+        if asked.consumer_id in self.held:
+            return []
+        if asked.consumer_id in self.refused:
+            return [failure(asked.request_id, pb.MetadataError)]
+        return [success(asked.request_id)]
+
+    async def release(self, consumer_id: int) -> None:
+        """Answer success to the request of a held consumer."""
+        found = [seen for seen in self.fake.seen(Kind.UNSUBSCRIBE) if self._of(seen.command) == consumer_id]
+        found[-1].peer.send(success(found[-1].command.unsubscribe.request_id))
+
+    def asked(self) -> list[int]:
+        """Return the consumers whose subscription was to be deleted, in order."""
+        return [self._of(seen.command) for seen in self.fake.seen(Kind.UNSUBSCRIBE)]
+
+    def _of(self, command: pb.BaseCommand) -> int:
+        return command.unsubscribe.consumer_id
+
+
+async def test_unsubscribe_failed_waits_for_the_others(fake: FakeBroker, cores: Cores) -> None:
+    answers = Unsubscribes(fake, refused=[0], held=[1])
+    consumer = await subscribe(cores(fake.url))
+    first, second = consumer.children
+    ending = asyncio.create_task(consumer.unsubscribe())
+    await until(lambda: len(answers.asked()) == 2 and first.state is State.READY)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not ending.done() and second.state is State.CLOSING
+    await answers.release(1)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await asyncio.wait_for(ending, 10)
+    assert second.state is State.CLOSED
+
+
+async def test_unsubscribe_failed_in_part_consumes_the_rest(fake: FakeBroker, cores: Cores) -> None:
+    answers = Unsubscribes(fake, refused=[0])
+    core = cores(fake.url)
+    consumer = await subscribe(core)
+    await deliver(fake, consumer, 1, 1)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.unsubscribe()
+    assert [child.topic for child in consumer.children] == [A] and not consumer.is_closed and consumer.is_connected
+    # What was queued of the other topic is no longer this subscription's.
+    await deliver(fake, consumer, 0, 1)
+    assert contents(consumer) == [b"a0"]
+    with pytest.raises(NotConnected, match="or no longer"):
+        consumer.acknowledge([place(B, 0)])
+    answers.refused.clear()
+    await consumer.unsubscribe()
+    assert answers.asked() == [0, 1, 0] and consumer.is_closed and consumer not in core.consumers
+
+
+async def test_leave_failed_in_part_consumes_the_rest(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[A.full] = 2
+    answers = Unsubscribes(fake, refused=[0])
+    consumer = await subscribe(cores(fake.url))
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.leave("a")
+    kept = [child.topic for child in consumer.children]
+    assert sorted(map(str, kept)) == sorted(map(str, [A.with_partition(0), B])) and set(consumer.topics) == {A, B}
+    await deliver(fake, consumer, kept.index(A.with_partition(0)), 1)
+    assert contents(consumer) == [b"a-partition-00"]
+    answers.refused.clear()
+    await consumer.leave("a")
+    assert answers.asked() == [0, 1, 0] and list(consumer.topics) == [B]
+
+
+async def test_unsubscribe_refused_still_joins_partitions(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.partitions[A.full] = 1
+    Unsubscribes(fake, refused=[0])
+    clock = LoopClock(monkeypatch)
+    core = cores(fake.url, operation_timeout_seconds=600)
+    consumer = await subscribe(core, "a", auto_update_partitions_interval_seconds=60)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.unsubscribe()
+    fake.partitions[A.full] = 2
+    await clock.advance(61)
+    await until(lambda: consumer.topics == {A: 2})
+    assert len(consumer.children) == 2
+
+
+async def test_unsubscribe_joins_no_partition_meanwhile(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[A.full] = 1
+    answers = Unsubscribes(fake, held=[0])
+    consumer = await subscribe(cores(fake.url), "a")
+    ending = asyncio.create_task(consumer.unsubscribe())
+    await until(answers.asked)
+    fake.partitions[A.full] = 2
+    with pytest.raises(AlreadyClosed, match="closed meanwhile"):
+        await consumer.subscriptions.update_partitions(A)
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+    await answers.release(0)
+    await asyncio.wait_for(ending, 10)
+    assert consumer.is_closed
 
 
 async def test_reached_end_when_every_topic_has(fake: FakeBroker, cores: Cores) -> None:
