@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,11 @@ from environments import ROOT, python_of
 RESULTS = ROOT / ".results"
 DATA = RESULTS / "coverage"
 COMMAND = ("-m", "coverage", "run", "-m", "pytest")
-# In percent of lines and branches, for each module of the client.
+# In percent of lines and branches: the client as a whole fails below it, its modules are named.
 WANTED = 95
+CLIENT = "client/pulsar_native"
+# Suites that measure the client; without one of them, or with a part of one, its total says nothing.
+SUITES = frozenset({"client", "integration", "compat"})
 _SWITCH = "PULSAR_TEST_COVERAGE"
 
 
@@ -39,16 +42,21 @@ def is_on(env: Mapping[str, str]) -> bool:
     return _SWITCH in env
 
 
-def report() -> None:
-    """Combine the measurements, write .results/coverage.txt and .json, and print the total and what is below."""
+def report(suites: Iterable[str], *, whole: bool) -> int:
+    """Combine the measurements, write .results/coverage.txt and .json, print the totals and what is below, and return
+    the number of failures: 1 if the client is below `WANTED` in a run of all its suites, `whole` ones.
+    """
     for command in (
         ("combine", "--keep", "--quiet", str(DATA)),
         ("json", "--quiet", "-o", str(RESULTS / "coverage.json")),
     ):
         _coverage(*command)
-    (RESULTS / "coverage.txt").write_text(_coverage("report"))
-    for line in summary(json.loads((RESULTS / "coverage.json").read_text())):
+    (RESULTS / "coverage.txt").write_text(_coverage("report", "--show-missing"))
+    found = json.loads((RESULTS / "coverage.json").read_text())
+    failed, verdict = judge(found, complete=whole and set(suites) >= SUITES)
+    for line in [*summary(found), verdict]:
         print(f"coverage: {line}", flush=True)
+    return failed
 
 
 def _coverage(*arguments: str) -> str:
@@ -59,13 +67,25 @@ def _coverage(*arguments: str) -> str:
     return done.stdout
 
 
+def judge(found: Mapping[str, Any], *, complete: bool) -> tuple[int, str]:
+    """Return the number of failures, 0 or 1, and the verdict on the client's lines and branches together."""
+    counted = _sum(found, CLIENT)
+    of = counted["num_statements"] + counted["num_branches"]
+    percent = 100 * (counted["covered_lines"] + counted["covered_branches"]) / of if of else 0.0
+    told = f"{CLIENT}: {percent:.1f} % of lines and branches"
+    if not complete:
+        return 0, f"{told}, not judged: that takes the whole suites {', '.join(sorted(SUITES))}"
+    if percent < WANTED:
+        return 1, f"{told}: failed, {WANTED} % are wanted (.results/coverage.txt names the lines of each module)"
+    return 0, f"{told}: passed, {WANTED} % are wanted"
+
+
 def summary(found: Mapping[str, Any]) -> list[str]:
     """Return a line for each package, and one for each module of the client below `WANTED`, the lowest first."""
     files: Mapping[str, Any] = found["files"]
     lines = []
-    for package in ("client/pulsar_native", "spark/pyspark_pulsar", "provider"):
-        inside = [each["summary"] for name, each in files.items() if Path(name).is_relative_to(package)]
-        counted = {key: sum(each[key] for each in inside) for key in _COUNTS}
+    for package in (CLIENT, "spark/pyspark_pulsar", "provider"):
+        counted = _sum(found, package)
         lines.append(
             f"{package}: {_share(counted, 'lines', 'statements'):.1f} % of {counted['num_statements']} lines, "
             f"{_share(counted, 'branches', 'branches'):.1f} % of {counted['num_branches']} branches"
@@ -73,10 +93,16 @@ def summary(found: Mapping[str, Any]) -> list[str]:
     low = [
         (each["summary"]["percent_covered"], name)
         for name, each in files.items()
-        if Path(name).is_relative_to("client") and each["summary"]["percent_covered"] < WANTED
+        if Path(name).is_relative_to(CLIENT) and each["summary"]["percent_covered"] < WANTED
     ]
     lines += [f"below {WANTED} %: {percent:5.1f} % {name}" for percent, name in sorted(low)]
     return lines
+
+
+def _sum(found: Mapping[str, Any], package: str) -> dict[str, int]:
+    files: Mapping[str, Any] = found["files"]
+    inside = [each["summary"] for name, each in files.items() if Path(name).is_relative_to(package)]
+    return {key: sum(each[key] for each in inside) for key in _COUNTS}
 
 
 _COUNTS = ("covered_lines", "num_statements", "covered_branches", "num_branches")

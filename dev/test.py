@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dev/test.py", epilog="What follows -- goes to pytest, such as -k or -x.")
     parser.add_argument("suites", nargs="*", metavar="suite", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
-    parser.add_argument("--coverage", action="store_true", help="measure lines and branches (.results/coverage.txt)")
+    parser.add_argument("--coverage", action="store_true", help="measure lines and branches; fail with too few")
     parser.add_argument("--long", action="store_true", help="the tests marked slow too")
     options = parser.parse_args(words)
     if unknown := set(options.suites) - {suite.name for suite in SUITES}:
@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with_checks = not options.suites and not options.missing and not options.coverage
         total = run(suites, more, with_checks=with_checks, slow=options.long)
         if options.coverage:
-            covered.report()
+            total.failed += covered.report((suite.name for suite in suites), whole=not more)
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 import covered
 
@@ -35,3 +39,57 @@ def test_summary_lists_low_modules_lowest_first() -> None:
         "below 95 %:  50.0 % client/pulsar_native/b.py",
         "below 95 %:  94.9 % client/pulsar_native/a.py",
     ]
+
+
+@pytest.mark.parametrize(
+    ("covered_lines", "complete", "failed", "told"),
+    [
+        (36, True, 1, "93.3 % of lines and branches: failed, 95 % are wanted"),
+        (37, True, 0, "95.0 % of lines and branches: passed, 95 % are wanted"),
+        (36, False, 0, "93.3 % of lines and branches, not judged: that takes the whole suites client, compat, integ"),
+        (0, True, 1, "33.3 % of lines and branches: failed"),
+    ],
+)
+def test_judge_fails_client_below_wanted(covered_lines: int, complete: bool, failed: int, told: str) -> None:
+    found = {
+        "files": {
+            "client/pulsar_native/a.py": _file(99.0, covered_lines, 38, 20, 22),
+            "client/tests_of_another/b.py": _file(0.0, 0, 1000),
+            "spark/pyspark_pulsar/d.py": _file(10.0, 1, 1000),
+        }
+    }
+    failures, verdict = covered.judge(found, complete=complete)
+    assert failures == failed and verdict.startswith(f"client/pulsar_native: {told}")
+
+
+def test_judge_of_nothing_measured_fails() -> None:
+    assert covered.judge({"files": {}}, complete=True)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("suites", "whole", "failed"),
+    [
+        (["client", "integration", "compat", "spark"], True, 1),
+        (["client", "integration", "compat"], False, 0),
+        (["client", "integration"], True, 0),
+    ],
+)
+def test_report_judges_whole_suites_only(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    suites: list[str],
+    whole: bool,
+    failed: int,
+) -> None:
+    def coverage(*arguments: str) -> str:
+        if arguments[0] == "json":
+            found = {"files": {"client/pulsar_native/a.py": _file(50.0, 1, 2)}}
+            (tmp_path / "coverage.json").write_text(json.dumps(found))
+        return arguments[0]
+
+    monkeypatch.setattr(covered, "RESULTS", tmp_path)
+    monkeypatch.setattr(covered, "_coverage", coverage)
+    assert covered.report(suites, whole=whole) == failed
+    assert (tmp_path / "coverage.txt").read_text() == "report"
+    assert ("failed" in capsys.readouterr().out) is bool(failed)
