@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker import free_port
+from pulsar_native import _http
 from pulsar_native._http import exchange, parse_http_url, parse_json_object
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout
+from support.clock import Clock, stopped_clock
 from support.http_peer import Answer, http_peer
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -66,13 +68,12 @@ def test_chunked_answer() -> None:
         assert ask(url) == b"abcde"
 
 
-def dribble(stream: socket.socket, *, start: bytes) -> None:
+def dribble(stream: socket.socket, clock: Clock, *, start: bytes) -> None:
     """Send a byte now and then, each well within any per-read time-out."""
     stream.sendall(start)
-    ends = time.monotonic() + 3
-    while time.monotonic() < ends:
+    for _ in range(500):
         stream.sendall(b"x")
-        time.sleep(0.05)
+        clock.advance(0.05)
 
 
 @pytest.mark.parametrize(
@@ -80,18 +81,20 @@ def dribble(stream: socket.socket, *, start: bytes) -> None:
     [b"", b"HTTP/1.1 200 OK\r\nX-Long: ", HEAD + b"Content-Length: 1000\r\n\r\n"],
     ids=["silent", "head", "body"],
 )
-def test_the_deadline_holds_however_slowly_the_peer_dribbles(start: bytes) -> None:
+def test_deadline_holds_however_slow_the_peer(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, _http)
+
     def converse(stream: socket.socket) -> None:
         if start:
-            dribble(stream, start=start)
+            dribble(stream, clock, start=start)
         else:
             stream.recv(1)  # until the other side gives up
 
     with raw_peer(converse) as url:
         began = time.monotonic()
         with pytest.raises(Timeout, match="in time"):
-            ask(url, seconds=0.4)
-        assert 0.35 < time.monotonic() - began < 5
+            exchange("GET", url, deadline=clock.monotonic() + 0.4)
+        assert (0 if start else 0.35) < time.monotonic() - began < 5
 
 
 def test_a_peer_that_never_accepts_is_left_at_the_connect_deadline() -> None:

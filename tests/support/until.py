@@ -24,3 +24,9 @@ def wait_until(condition: Callable[[], Any], seconds: float = 10) -> Any:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return answer
+
+
+def next_millisecond() -> int:
+    """Return a time in ms since 1970 that is later than all before the call, and not later than what follows."""
+    last = time.time_ns() // 1_000_000
+    return int(wait_until(lambda: (now := time.time_ns() // 1_000_000) > last and now))

@@ -35,7 +35,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaInfo, SchemaType
 from support.brokers import Broker, NewTopic
 from support.http_peer import Answer, http_peer
-from support.until import until, wait_until
+from support.until import next_millisecond, until, wait_until
 
 STRANGE = "wäh?#% &+;=:@x"
 
@@ -368,8 +368,7 @@ def test_positions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> 
     name = topic()
     before = int(time.time() * 1000)
     ids = publish(peer, name, 3)
-    time.sleep(0.05)
-    after = int(time.time() * 1000)
+    after = next_millisecond()
     assert position(admin.message_id_by_time(name, before)) == position(ids[0])
     assert position(admin.message_id_by_time(name, after)) == (ids[-1].ledger_id(), ids[-1].entry_id() + 1)
     assert admin.message_id_by_time(name, 0) == MessageId.earliest

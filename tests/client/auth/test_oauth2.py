@@ -6,9 +6,9 @@ import base64
 import json
 import os
 import pickle
+import select
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -176,16 +176,16 @@ def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     if child == 0:
         os._exit(0 if plugin.auth_data().startswith(b"token-") else 1)
     issuer.go.set()
-    deadline = time.monotonic() + 10
-    ended = (0, 0)
-    while ended[0] == 0 and time.monotonic() < deadline:
-        ended = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.02)
-    if ended[0] == 0:
+    watch = os.pidfd_open(child)
+    try:
+        ended_in_time = bool(select.select([watch], [], [], 10)[0])
+    finally:
+        os.close(watch)
+    if not ended_in_time:
         os.kill(child, 9)
-        os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
     fetching.join()
-    assert ended == (child, 0)
+    assert ended_in_time and status == 0
 
 
 KEY = {"type": "client_credentials", "client_id": "me", "client_secret": "topsecret", "client_email": "me@x"}

@@ -80,7 +80,7 @@ def test_engine_blocking_call_on_loop_raises() -> None:
 
     async def inside() -> None:
         with pytest.raises(OperationNotSupported, match="inside a callback"):
-            engine.run(asyncio.sleep(1))
+            engine.run(asyncio.sleep(0))
 
     engine.run(inside())
     release_thread_engine(engine.generation)
@@ -96,7 +96,7 @@ def test_engine_run_errors_and_timeouts() -> None:
     with pytest.raises(Timeout, match="mine"):
         engine.run(fails())
     with pytest.raises(TimeoutError):
-        engine.run(asyncio.sleep(30), timeout=0.05)
+        engine.run(asyncio.Event().wait(), timeout=0.05)
     release_thread_engine(engine.generation)
     wait_until_gone(engine_threads())
     with pytest.raises(AlreadyClosed):
@@ -141,7 +141,7 @@ def test_engine_end_fails_call_before_its_first_step() -> None:
 
     def call() -> None:
         try:
-            engine.run(asyncio.sleep(60))
+            engine.run(asyncio.Event().wait())
         except BaseException as error:
             told.append(error)
 

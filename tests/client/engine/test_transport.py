@@ -299,11 +299,14 @@ async def test_dial_unresolvable_name_raises(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.asyncio
 async def test_dial_cancelled_leaves_no_socket(black_hole: tuple[str, int]) -> None:
+    watched = asyncio.get_running_loop()._selector.get_map()  # type: ignore[attr-defined]
+    before = len(watched)
     attempt = asyncio.create_task(dial(engine_here(), Address(*black_hole), timeout=9, tls=None, server_name=None))
-    await asyncio.sleep(0.05)
+    await until(lambda: len(watched) > before)
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
+    assert len(watched) == before
 
 
 # --- looking in the loop's stead ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -173,11 +174,11 @@ async def test_stream_decodes_by_the_registered_schema(client: Client, broker: B
 @pytest.mark.parametrize("coroutine", [False, True])
 async def test_stream_predicate_selects(client: Client, broker: Broker, topic: NewTopic, coroutine: bool) -> None:
     seen: list[Mapping[str, Any]] = []
+    threads: set[int] = set()
 
     def plain(record: Mapping[str, Any]) -> bool:
         seen.append(record)
-        # A plain function runs beside the loop, which goes on.
-        time.sleep(0.05)
+        threads.add(threading.get_ident())
         return bool(record["value"]["n"] % 2)
 
     async def waiting(record: Mapping[str, Any]) -> bool:
@@ -191,6 +192,8 @@ async def test_stream_predicate_selects(client: Client, broker: Broker, topic: N
             assert "value" not in event and event["properties"] == {"a": "b"}
             await made.stream.acknowledge(delivery)
     assert [record["value"]["n"] for record in seen] == list(range(6))
+    # A plain function runs beside the loop, which goes on.
+    assert (threads == {threading.get_ident()}) is coroutine
 
 
 async def test_stream_reads_a_pattern_and_partitions(client: Client, broker: Broker, topic: NewTopic) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -103,16 +102,20 @@ def test_threads_run_all_submitted_work() -> None:
     calls = Calls()
 
     def handle(_messages: Any, _context: Any) -> str:
+        assert steps.acquire(timeout=20)
         if chance.random() < 0.2:
             raise SystemExit
-        time.sleep(chance.random() / 1000)
         return "done"
 
-    chance = random.Random(2)
+    # Handlers end when the test lets one go on, so that between none and all of the threads are busy.
+    chance, steps = random.Random(2), threading.Semaphore(0)
     threads = _ThreadDispatcher(calls, handle, 1, 3)  # type: ignore[arg-type]
-    for _ in range(300):
+    for submitted in range(1, 301):
         threads.submit(Something())  # type: ignore[arg-type]
-        time.sleep(chance.random() / 2000)
+        if submitted % 10 == 0:
+            steps.release(10)
+            if chance.random() < 0.5:
+                wait_until(lambda submitted=submitted: len(calls.ended) == submitted, 20)  # type: ignore[misc]
     wait_until(lambda: len(calls.ended) == 300, 20)
     assert calls.most <= 3 and {type(answer) for answer in calls.ended} == {str, SystemExit}
     threads.stop()

@@ -27,6 +27,7 @@ from pulsar_native.wire.commands import Kind
 from support.apis import Api
 from support.entry_bytes import single_entry
 from support.fake_broker import FakeBroker, Peer, delivery, frame, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 Subscribed = Callable[..., Any]
@@ -44,15 +45,7 @@ def answered(_peer: Peer, command: pb.BaseCommand, error: int | None = None) -> 
 
 async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> list[Message]:
     fake.peers[-1].send(*(delivery(0, single_entry(b"%d" % number), number) for number in range(count)))
-    messages: list[Message] = []
-    async with asyncio.timeout(10):
-        while len(messages) < count:
-            message = consumer.dequeue()
-            if message is None:
-                await asyncio.sleep(0.005)
-            else:
-                messages.append(message)
-    return messages
+    return [await until(consumer.dequeue) for _ in range(count)]
 
 
 def acknowledging(consumer: MultiTopicsConsumer, message: Message) -> asyncio.Future[None]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer import ack_grouping_tracker
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, ConsumerBusy, NotConnected, PulsarException, Timeout
@@ -18,6 +19,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from support.clock import LoopClock, stopped_clock
 from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, permits, swallow
 from support.until import until
@@ -188,7 +190,10 @@ async def test_late_copy_of_acked_entry_dropped(fake: FakeBroker, cores: Cores, 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C135", "C128")
-async def test_late_copy_of_batch_delivers_rest(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_late_copy_of_batch_delivers_rest(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=1)
     batch = batch_entry([b"0", b"1", b"2"])
     deliver(fake, delivery(0, batch, 7))
@@ -196,7 +201,8 @@ async def test_late_copy_of_batch_delivers_rest(fake: FakeBroker, cores: Cores, 
     consumer.acknowledge([messages[0].message_id()])
     # As the official client writes them, without the batch's size.
     consumer.acknowledge([MessageId(-1, 1, 7, 2)])
-    await asyncio.sleep(0.05)
+    await clock.advance(0.5)
+    await round_trip(consumer)
     assert acks(fake) == []
     deliver(fake, delivery(0, batch, 7))
     (rest,) = await take(consumer)
@@ -282,23 +288,32 @@ def redelivers(broker: FakeBroker) -> list[pb.CommandRedeliverUnacknowledgedMess
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C146")
-async def test_nacks_close_together_make_one_request(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_nacks_close_together_make_one_request(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, loop_clock = stopped_clock(monkeypatch, ack_grouping_tracker), LoopClock(monkeypatch)
+
+    async def advance(seconds: float) -> None:
+        clock.advance(seconds)
+        await loop_clock.advance(seconds)
+        await round_trip(consumer)
+
     consumer = await subscribed(
-        cores(fake.url), consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=150
+        cores(fake.url, operation_timeout_seconds=600),
+        consumer_type=ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=60_000,
     )
-    # Away from a border of the slices, so that the three fall into one.
-    while not 0.02 < (time.monotonic() + 0.15) % 0.256 < 0.15:
-        await asyncio.sleep(0.01)
-    started = time.monotonic()
+    # The three fall into one slice, of 256 ms or more, or into two; and two that follow each other are due together.
     (child,) = consumer.children
     for place in (MessageId(-1, 1, 5), MessageId(-1, 1, 3, 0), MessageId(-1, 1, 3, 1)):
         child.negative_acknowledge(place)
-    (seen,) = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
-    assert 0.15 <= seen.at - started < 1.5
+    await advance(59)
+    assert redelivers(fake) == []
+    await advance(2)
     (request,) = redelivers(fake)
     # By entry: the batch index counts for nothing.
     assert [(data.ledgerId, data.entryId) for data in request.message_ids] == [(1, 3), (1, 5)]
-    await asyncio.sleep(0.3)
+    await advance(300)
     assert len(redelivers(fake)) == 1
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+from support.until import until
 
 
 class Consumer:
@@ -39,12 +40,16 @@ class NotingLater(Noting):
     """The same with coroutines, of which the first words take the longest."""
 
     async def became_active(self, consumer: Any, partition: int) -> None:
-        await asyncio.sleep(0.02 / (1 + len(self.log)))
+        await self._rounds()
         self._note("active", consumer, partition)
 
     async def became_inactive(self, consumer: Any, partition: int) -> None:
-        await asyncio.sleep(0.02 / (1 + len(self.log)))
+        await self._rounds()
         self._note("inactive", consumer, partition)
+
+    async def _rounds(self) -> None:
+        for _ in range(20 - 4 * len(self.log)):
+            await asyncio.sleep(0)
 
 
 WORDS = [(False, 0), (True, 1), (True, 0), (False, 1), (True, 1)]
@@ -82,10 +87,10 @@ def test_consumer_events_on_loop(kind: type[Noting]) -> None:
         activity.changed(*WORDS[1])
         activity.bind(consumer)
         activity.changed(*WORDS[2])
-        await asyncio.sleep(0.2)
+        await until(lambda: len(listener.log) == 3)
         activity.changed(*WORDS[3])
         activity.changed(*WORDS[4])
-        await asyncio.sleep(0.2)
+        await until(lambda: len(listener.log) == 5)
 
     asyncio.run(body())
     assert listener.log == told(consumer)

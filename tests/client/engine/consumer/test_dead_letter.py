@@ -14,10 +14,13 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import Message
+from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from support.clock import LoopClock
 from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, receipt, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 Subscribed = Callable[..., Any]
@@ -41,19 +44,12 @@ def send_failure(command: pb.BaseCommand) -> bytes:
 
 
 async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
-    messages: list[Message] = []
-    async with asyncio.timeout(10):
-        while len(messages) < count:
-            message = consumer.dequeue()
-            if message is None:
-                await asyncio.sleep(0.005)
-            else:
-                messages.append(message)
-    return messages
+    return [await until(consumer.dequeue) for _ in range(count)]
 
 
-async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.2) -> None:
-    await asyncio.sleep(seconds)
+async def nothing_comes(consumer: MultiTopicsConsumer) -> None:
+    """Check that nothing that was sent before is delivered: a request and its answer keep their places."""
+    await consumer.client.partition_count(TopicName.parse("another"))
     assert consumer.dequeue() is None
 
 
@@ -123,9 +119,7 @@ async def test_dead_letter_partial_batch_failure(fake: FakeBroker, cores: Cores,
     fake.peers[-1].send(delivery(0, batch_entry([b"a", b"b", b"c"]), 3, redelivery_count=2, ack_set=[0b010]))
     await nothing_comes(consumer)
     await asyncio.to_thread(fake.wait, Kind.SEND, 4)
-    async with asyncio.timeout(10):
-        while list(fake.seen(Kind.ACK)[-1].command.ack.message_id[0].ack_set):
-            await asyncio.sleep(0.01)
+    await until(lambda: not fake.seen(Kind.ACK)[-1].command.ack.message_id[0].ack_set)
     assert len(fake.seen(Kind.SEND)) == 4
 
 
@@ -144,15 +138,19 @@ async def test_dead_letter_retries_back_off(fake: FakeBroker, cores: Cores, subs
 
 
 async def until_requested(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> None:
-    async with asyncio.timeout(10):
-        while len(fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)) < count:
-            assert consumer.dequeue() is None
-            await asyncio.sleep(0.01)
+    def requested() -> bool:
+        assert consumer.dequeue() is None
+        return len(fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)) >= count
+
+    await until(requested)
 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C152")
-async def test_dead_letter_close_waits_for_copies(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_dead_letter_close_waits_for_copies(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
     fake.answers[Kind.SEND] = swallow
     consumer = await subscribed(cores(fake.url), **SHARED)
     fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=1))
@@ -160,8 +158,9 @@ async def test_dead_letter_close_waits_for_copies(fake: FakeBroker, cores: Cores
     refuse(consumer, message)
     (sent,) = await asyncio.to_thread(fake.wait, Kind.SEND)
     closing = asyncio.create_task(consumer.close())
-    await asyncio.sleep(0.1)
-    assert not closing.done()
+    # The operation time-out is 5 s.
+    await clock.advance(3)
+    assert not closing.done() and not fake.seen(Kind.CLOSE_CONSUMER)
     sent.peer.send(receipt(sent.command.send, 0))
     await asyncio.wait_for(closing, 10)
     order = [seen.command.type for seen in fake.seen(Kind.ACK, Kind.CLOSE_CONSUMER, Kind.CLOSE_PRODUCER)]

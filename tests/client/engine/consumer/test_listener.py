@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import threading
-import time
+from functools import partial
 
 import pytest
 
 from pulsar_native.engine.consumer.listener import ListenerThreads
+from support.until import wait_until
 
 
 def listener_threads() -> list[threading.Thread]:
@@ -21,30 +21,28 @@ def test_listener_threads_keep_order_per_consumer(count: int) -> None:
     threads = ListenerThreads(count)
     consumers = [threads.assign() for _ in range(3)]
     done: list[list[int]] = [[], [], []]
-    busy = [threading.Lock() for _ in consumers]
-    overlaps = []
     homes: list[set[int]] = [set(), set(), set()]
-    dice = random.Random(0)
+    gates = [threading.Event() for _ in consumers]
 
-    def work(consumer: int, number: int, pause: float) -> None:
-        if not busy[consumer].acquire(blocking=False):
-            overlaps.append(consumer)
-        time.sleep(pause)
+    def work(consumer: int, number: int) -> None:
+        # The first work of a consumer takes until the test lets it end.
+        assert gates[consumer].wait(20)
         done[consumer].append(number)
         homes[consumer].add(threading.get_ident())
-        busy[consumer].release()
 
     for number in range(30):
         for consumer, submit in enumerate(consumers):
-            pause = dice.random() / 1000
-            submit(lambda consumer=consumer, number=number, pause=pause: work(consumer, number, pause))  # type: ignore[misc]
-    deadline = time.monotonic() + 20
-    while sum(map(len, done)) < 90:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+            submit(partial(work, consumer, number))
+    # Held up by one consumer: those on its thread, no other.
+    for consumer in (2, 1):
+        gates[consumer].set()
+        if count > 1:
+            wait_until(lambda consumer=consumer: len(done[consumer]) == 30)
+    assert done[0] == [] and all(len(own) == (30 if count > 1 else 0) for own in done[1:])
+    gates[0].set()
+    wait_until(lambda: sum(map(len, done)) == 90)
     threads.stop()
     assert done == [list(range(30))] * 3
-    assert not overlaps
     assert all(len(home) == 1 for home in homes)
     assert len(set.union(*homes)) == min(count, 3)
 
@@ -60,16 +58,15 @@ def test_listener_threads_start_lazily_and_stop() -> None:
     assert not ours()
     submit = threads.assign()
     assert len(ours()) == 3
-    finished = threading.Event()
-    submit(lambda: time.sleep(0.05))
+    gate, finished = threading.Event(), threading.Event()
+    submit(lambda: gate.wait(20))
     submit(finished.set)
     threads.stop()
+    assert not finished.is_set()
+    gate.set()
     # What was queued before is still done.
     assert finished.wait(10)
-    deadline = time.monotonic() + 10
-    while ours():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: not ours())
     threads.stop()
 
 

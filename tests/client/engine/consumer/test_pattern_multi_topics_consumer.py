@@ -21,6 +21,7 @@ from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, Peer, failure, frame, success
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 
@@ -76,12 +77,6 @@ async def follow(core: ClientCore, text: str = "a.*", changed: Any = None, **opt
 
 def names(consumer: MultiTopicsConsumer) -> set[str]:
     return {topic.local_name for topic in consumer.topics}
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def subscribes(fake: FakeBroker) -> list[pb.CommandSubscribe]:
@@ -267,7 +262,8 @@ class Waiting(Listener):
     """A listener of coroutines."""
 
     async def on_topics_added(self, topics: list[str]) -> None:
-        await asyncio.sleep(0.02 if self.fails else 0)
+        for _ in range(20 if self.fails else 1):
+            await asyncio.sleep(0)
         super().on_topics_added(topics)
 
 

@@ -640,16 +640,19 @@ def leading(producer: Any) -> bool:
 def test_send_receipt_inline_or_by_loop(fake: FakeBroker, how: str) -> None:
     good = fake.answers[Kind.SEND]
 
+    def left_to_loop() -> bool:
+        return not transport._reading.locked()
+
     def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         (whole,) = good(peer, command)
         if how == "split":
             peer.send(whole[:11])
-            time.sleep(0.01)
+            wait_until(left_to_loop)
             return [whole[11:]]
         if how == "with others":
             return [frame(Kind.PING) + whole + frame(Kind.PING)]
         if how == "late":
-            time.sleep(0.04)
+            wait_until(left_to_loop)
         return [whole, whole] if how == "twice" else [whole]
 
     with Client(fake.url) as client:
