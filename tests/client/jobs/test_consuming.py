@@ -1,29 +1,236 @@
-"""A batch without any orchestrator: the job alone, with a state in memory and a plain logger."""
+"""A batch without any orchestrator: the job alone, with a state and a log in memory."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import re
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from pulsar_native import Client
+import pytest
+
+from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
+from pulsar_native.jobs import consuming
 from pulsar_native.jobs.batch import BatchLimits
-from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
+from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings, OutputLost
 from support.brokers import Broker, NewTopic
-from support.jobs import MemoryState
+from support.jobs import MemoryLog, MemoryState
+
+THREE = BatchLimits(3, None, None, None)
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """Give a client."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+def publish(client: Client, name: str, count: int = 5) -> None:
+    with client.create_producer(name) as producer:
+        for number in range(count):
+            producer.send(b"%d" % number)
+
+
+def values(path: Path) -> list[Any]:
+    return [json.loads(line)["value"] for line in path.read_text().splitlines()]
 
 
 def test_job_runs_without_an_orchestrator(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
     name, state, seen = topic(), MemoryState(), []
-    settings = ConsumeSettings(
-        [name], "sub", {"job": "nightly"}, path=str(tmp_path / "a.jsonl"), limits=BatchLimits(3, None, None, None)
-    )
+    settings = ConsumeSettings([name], "sub", {"job": "nightly"}, path=str(tmp_path / "a.jsonl"), limits=THREE)
     callbacks = ConsumeCallbacks(process=lambda manifest: seen.append(manifest["count"]))
     with Client(broker.service_url) as client:
-        with client.create_producer(name) as producer:
-            for number in range(5):
-                producer.send(b"%d" % number)
+        publish(client, name)
         made = [ConsumeJob(settings, client, state, logging.getLogger(__name__), callbacks).run() for _ in range(2)]
     assert made[0] == made[1] and seen == [3, 3]
-    values = [json.loads(line)["value"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert values == ["0", "1", "2"]
+    assert values(tmp_path / "a.jsonl") == ["0", "1", "2"]
+
+
+# --- a batch that is known --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+@pytest.mark.parametrize("harm", ["removed", "changed", "moved"])
+def test_repeated_run_writes_lost_output_again(
+    client: Client, topic: NewTopic, tmp_path: Path, harm: str, format_: str
+) -> None:
+    name, state, log, path = topic(), MemoryState(), MemoryLog(), tmp_path / "a"
+    publish(client, name)
+    # A batch that is read again must be stored yet.
+    client.subscribe(name, "keeps").close()
+    settings = ConsumeSettings([name], "sub", {"job": "j"}, path=str(path), format=format_, limits=THREE)
+    first = ConsumeJob(settings, client, state, log).run()
+    written = path.read_bytes()
+    if harm == "removed":
+        path.unlink()
+    elif harm == "changed":
+        path.write_bytes(written + b"more")
+    else:
+        path = tmp_path / "b"
+        settings = dataclasses.replace(settings, path=str(path))
+    again = ConsumeJob(settings, client, state, log).run()
+    assert again == {**first, "path": str(path)} and path.read_bytes() == written
+    assert f"reading its {first['count']} messages again" in log.warnings[0]
+    # What was written again is known, and left alone.
+    assert ConsumeJob(settings, client, state, log).run() == again and len(log.warnings) == 1
+
+
+def test_repeated_run_of_lost_messages_raises(broker: Broker, client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name, state, path = topic(), MemoryState(), tmp_path / "a.jsonl"
+    publish(client, name, 3)
+    settings = ConsumeSettings([name], "sub", {"job": "j"}, path=str(path))
+    ConsumeJob(settings, client, state, MemoryLog()).run()
+    path.unlink()
+    broker.admin("DELETE", f"persistent/{name.removeprefix('persistent://')}?force=true")
+    publish(client, name, 1)
+    job = ConsumeJob(settings, client, state, MemoryLog())
+    with pytest.raises(OutputLost, match="the only copy of 3 acknowledged messages"):
+        job.run()
+    assert job.stage == "read again" and not path.exists()
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_repeated_run_handles_messages_again(client: Client, topic: NewTopic, once: bool) -> None:
+    name, state, seen = topic(), MemoryState(), []  # type: ignore[var-annotated]
+    publish(client, name)
+    client.subscribe(name, "keeps").close()
+    callbacks = ConsumeCallbacks(handle=lambda message: seen.append(message.data()))
+    settings = ConsumeSettings([name], "sub", {}, limits=THREE, process_once=once, concurrency=2)
+    manifests = [ConsumeJob(settings, client, state, MemoryLog(), callbacks).run() for _ in range(2)]
+    assert manifests[0] == manifests[1] and manifests[0]["path"] is None
+    assert sorted(seen) == sorted([b"0", b"1", b"2"] * (1 if once else 2))
+
+
+def test_repeated_run_without_messages_cannot_handle(broker: Broker, client: Client, topic: NewTopic) -> None:
+    name, state = topic(), MemoryState()
+    publish(client, name, 3)
+    callbacks = ConsumeCallbacks(handle=lambda message: None)
+    settings = ConsumeSettings([name], "sub", {})
+    ConsumeJob(settings, client, state, MemoryLog(), callbacks).run()
+    broker.admin("DELETE", f"persistent/{name.removeprefix('persistent://')}?force=true")
+    publish(client, name, 1)
+    with pytest.raises(OutputLost, match="process_once=True"):
+        ConsumeJob(settings, client, state, MemoryLog(), callbacks).run()
+
+
+def test_repeated_run_acknowledges_what_was_left(client: Client, topic: NewTopic) -> None:
+    name, state = topic(), MemoryState()
+    publish(client, name)
+
+    class Killed(Exception):
+        pass
+
+    def check() -> None:
+        if state.saved:
+            raise Killed
+
+    settings = ConsumeSettings([name], "sub", {}, limits=THREE)
+    job = ConsumeJob(settings, client, state, MemoryLog(), ConsumeCallbacks(check=check))
+    with pytest.raises(Killed):
+        job.run()
+    for consumer in job._consumers:
+        consumer.close()
+    note = state.get()
+    assert note is not None and note["state"] == consuming.CONSUMED
+    assert ConsumeJob(settings, client, state, MemoryLog()).run() == note["manifest"]
+    with client.subscribe(name, "sub") as rest:
+        assert [rest.receive(10_000).data() for _ in range(2)] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    "note", [{"version": 2}, {"version": 1, "source": ["another"], "manifest": {"subscription": "sub"}}]
+)
+def test_state_of_another_batch_is_not_repeated(client: Client, topic: NewTopic, note: dict[str, Any]) -> None:
+    name = topic()
+    publish(client, name, 2)
+    assert ConsumeJob(ConsumeSettings([name], "sub", {}), client, MemoryState(note), MemoryLog()).run()["count"] == 2
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hint", ["near", "none near", "not allowed"])
+def test_unknown_topic_raises_with_hint(client: Client, topic: NewTopic, hint: str) -> None:
+    name = topic()
+
+    def names(_namespace: str) -> Sequence[str]:
+        if hint == "not allowed":
+            raise PermissionError
+        return [f"{name}s-partition-0", "persistent://public/default/zz"] if hint == "near" else []
+
+    job = ConsumeJob(
+        ConsumeSettings([name], "s", {}), client, MemoryState(), MemoryLog(), ConsumeCallbacks(names=names)
+    )
+    with pytest.raises(TopicNotFound, match=f"there is no topic {name}.*create_topic=True makes it") as caught:
+        job.run()
+    assert (f"did you mean {name}s?" in str(caught.value)) is (hint == "near")
+    failed = job.failure_manifest(caught.value)
+    assert (failed["stage"], failed["count"], failed["acknowledged"]) == ("look-up", 0, "nothing")
+    assert failed["error"].startswith("TopicNotFound: there is no topic") and failed["topic"] == [name]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_pattern_without_topics_raises_unless_allowed(client: Client, topic: NewTopic, allowed: bool) -> None:
+    pattern = re.compile(re.escape(topic()) + "-none")
+    settings = ConsumeSettings([], "sub", {}, pattern=pattern, allow_empty_pattern=allowed, idle_seconds=0.2)
+    job = ConsumeJob(settings, client, MemoryState(), MemoryLog())
+    if not allowed:
+        with pytest.raises(TopicNotFound, match="no topic matches the pattern"):
+            job.run()
+        return
+    manifest = job.run()
+    assert (manifest["count"], manifest["topics"]) == (0, []) and settings.source == pattern.pattern
+
+
+def test_subscription_in_use_is_waited_for(client: Client, topic: NewTopic, broker: Broker) -> None:
+    name, log = topic(), MemoryLog()
+    publish(client, name, 2)
+    other = Client(broker.service_url)
+    held, released = other.subscribe(name, "sub", initial_position=InitialPosition.Earliest), threading.Event()
+
+    def check() -> None:
+        # The first check after the refusal frees the subscription.
+        if job.stage == "subscribe" and not released.is_set():
+            released.set()
+            held.close()
+
+    job = ConsumeJob(ConsumeSettings([name], "sub", {}), client, MemoryState(), log, ConsumeCallbacks(check=check))
+    assert job.run()["count"] == 2 and released.is_set()
+    assert "holds the subscription sub: waiting" in log.infos[0]
+    other.close()
+
+
+def test_subscription_in_use_too_long_raises(
+    client: Client, topic: NewTopic, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    publish(client, name, 1)
+    monkeypatch.setattr(consuming, "_BUSY_SECONDS", -1)
+    with Client(broker.service_url) as other, other.subscribe(name, "sub"), pytest.raises(ConsumerBusy):
+        ConsumeJob(ConsumeSettings([name], "sub", {}), client, MemoryState(), MemoryLog()).run()
+
+
+# --- a new batch ------------------------------------------------------------------------------------------------------
+
+
+def test_empty_topic_warns_of_retention(client: Client, topic: NewTopic) -> None:
+    name, log = topic(), MemoryLog()
+    settings = ConsumeSettings([name], "sub", {}, create_topic=True)
+    assert ConsumeJob(settings, client, MemoryState(), log).run()["count"] == 0
+    assert "has never acknowledged one" in log.warnings[0]
+
+
+def test_batch_ends_at_max_seconds_with_progress(client: Client, topic: NewTopic) -> None:
+    name, log = topic(), MemoryLog()
+    publish(client, name, 2)
+    limits = BatchLimits(None, None, 0.3, None)
+    settings = ConsumeSettings([name], "sub", {}, limits=limits, until_end=False, progress_seconds=0)
+    manifest = ConsumeJob(settings, client, MemoryState(), log).run()
+    assert (manifest["count"], manifest["stop_reason"]) == (2, "max_seconds")
+    assert any("consuming 2 messages" in line for line in log.infos)
+    assert log.infos[-1].endswith("stopped by max_seconds")
