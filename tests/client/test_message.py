@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.message import KeyedMessage, Message, OutgoingMessage
+from pulsar_native.message import KeyedMessage, Message, OutgoingMessage, RoutedMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -145,3 +145,35 @@ def test_sequence_ids_of_a_batch_numbered_only_as_a_whole() -> None:
 def test_what_a_message_on_its_way_out_needs(parts: dict[str, Any], plain: bool, own: bool) -> None:
     message = OutgoingMessage(b"x", **parts)
     assert (message.is_plain, message.needs_own_entry) == (plain, own)
+
+
+def test_routed_message_shows_what_was_given() -> None:
+    parts: dict[str, Any] = {
+        "properties": {"a": "b"},
+        "partition_key": "a2V5",
+        "key_is_base64": True,
+        "ordering_key": b"first",
+        "sequence_id": 7,
+        "event_timestamp": 5,
+        "null_partition_key": True,
+        "schema_version": (3).to_bytes(8, "big"),
+    }
+    message = RoutedMessage(OutgoingMessage(b"xyz", **parts))
+    assert (message.data(), message.value(), len(message)) == (b"xyz", b"xyz", 3)
+    assert (message.partition_key(), message.has_key(), message.has_base64_encoded_key()) == ("a2V5", True, True)
+    assert (message.ordering_key(), message.ordering_key_bytes()) == ("first", b"first")
+    assert (message.properties(), message.event_timestamp(), message.sequence_id()) == ({"a": "b"}, 5, 7)
+    assert (message.has_null_value(), message.has_null_partition_key()) == (False, True)
+    assert message.int_schema_version() == 3 and message.schema_version_bytes() == parts["schema_version"]
+    assert message.schema_version() == "\0\0\0\0\0\0\0\3" and "3 bytes" in repr(message)
+
+
+def test_routed_message_has_nothing_of_a_stored_one() -> None:
+    message = RoutedMessage(OutgoingMessage(b"", null_value=True))
+    assert (message.partition_key(), message.has_key(), message.has_base64_encoded_key()) == ("", False, False)
+    assert (message.ordering_key(), message.ordering_key_bytes(), message.properties()) == ("", None, {})
+    assert (message.event_timestamp(), message.publish_timestamp(), message.sequence_id()) == (0, 0, -1)
+    assert (message.schema_version(), message.schema_version_bytes(), message.int_schema_version()) == ("", None, None)
+    assert (message.producer_name(), message.topic_name(), message.message_id()) == ("", "", MessageId())
+    assert message.encryption_context() is message.index() is message.broker_publish_time() is None  # type: ignore[func-returns-value]
+    assert message.redelivery_count() == 0 and message.has_null_value()

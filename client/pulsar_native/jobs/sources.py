@@ -319,7 +319,8 @@ def _read_csv(path: str, open_path: PathFactory) -> Iterator[dict[str, str]]:
                     validation.refuse(f"line {reader.line_num} of {path} has another number of columns than the first")
                 yield row
         except csv.Error as error:
-            validation.refuse(f"line {reader.line_num} of {path} is not CSV: {error}")
+            # The line read last; that of the DictReader is the last good row's.
+            validation.refuse(f"line {reader.reader.line_num} of {path} is not CSV: {error}")
 
 
 def _read_text(path: str, open_path: PathFactory) -> Iterator[str]:

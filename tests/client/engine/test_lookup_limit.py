@@ -95,3 +95,26 @@ def test_limit_holds_among_threads(engine: Engine) -> None:
         list(pool.map(some, range(8)))
     assert running == 0 and 1 <= most <= 3
     assert all(limit.try_acquire() for _ in range(3)) and not limit.try_acquire()
+
+
+async def test_limit_free_slot_needs_no_wait() -> None:
+    limit = LookupLimit(Engine(asyncio.get_running_loop(), threading.get_ident()), 2, 0)
+    await limit.acquire()
+    await limit.acquire()
+    assert not limit.try_acquire()
+    limit.release()
+    assert limit.try_acquire()
+
+
+async def test_limit_cancelled_before_its_turn_passes_it_on() -> None:
+    limit = LookupLimit(Engine(asyncio.get_running_loop(), threading.get_ident()), 1, 5)
+    assert limit.try_acquire()
+    first, second = asyncio.create_task(limit.acquire()), asyncio.create_task(limit.acquire())
+    await asyncio.sleep(0)
+    # Order of events: the slot is on its way to the first waiter when that one is cancelled.
+    limit._engine.call(first.cancel)
+    limit.release()
+    await asyncio.wait_for(second, 5)
+    assert first.cancelled() and not limit.try_acquire()
+    limit.release()
+    assert limit.try_acquire()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from pyarrow import parquet
 from pulsar_native import EntryRange, arrow_schema
 from pulsar_native.jobs import formats
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries
-from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, format_of
-from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
+from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter, format_of
+from pulsar_native.jobs.message_handling import ErrorPolicy, MessageFailed, MessageHandler
 from pulsar_native.jobs.output import AtomicFile
 from pulsar_native.message import Message
 from support.jobs import PUBLISHED, TOPIC, received
@@ -132,6 +132,60 @@ def test_jsonl_running_calls_are_awaited_and_counted(output: AtomicFile, tmp_pat
     assert checks and batch.count == 1
     assert len(content(output, tmp_path).read_text().splitlines()) == 1
     writer.discard()
+
+
+# ---- a sink ----------------------------------------------------------------------------------------------------------
+
+
+class Sink:
+    """A sink that refuses one value."""
+
+    def __init__(self) -> None:
+        self.written: list[list[str]] = []
+
+    def row(self, message: Message, record: Mapping[str, Any]) -> str:
+        if record["value"] == "bad":
+            raise ValueError("there is no column for it")
+        return str(record["value"])
+
+    def write(self, rows: Sequence[Any]) -> None:
+        self.written.append(list(rows))
+
+
+def sink_writer(sink: Sink, rows: int, policy: ErrorPolicy) -> SinkWriter:
+    """Return a writer into a sink."""
+    return SinkWriter(sink, rows, MessageHandler("text", policy))
+
+
+def test_sink_gets_rows_in_order_of_reception() -> None:
+    sink, batch = Sink(), new_batch()
+    writer = sink_writer(sink, 2, ErrorPolicy("fail", None, None))
+    flow = Flow(*(received(b"%d" % n, entry=n) for n in (5, 2, 9)))
+    while writer.take(flow, batch, 50):  # type: ignore[arg-type]
+        pass
+    assert sink.written == [["5", "2"]]
+    writer.finish(batch, lambda: None)
+    assert sink.written == [["5", "2"], ["9"]] and batch.count == 3
+    # One chunk: the rows are never written again.
+    assert len(batch.chunks()) == 1
+
+
+def test_sink_refused_row_is_a_failed_message() -> None:
+    sink, batch, policy = Sink(), new_batch(), ErrorPolicy("skip", None, None)
+    writer = sink_writer(sink, 10, policy)
+    flow = Flow(received(b"bad"), received(b"good", entry=1))
+    while writer.take(flow, batch, 50):  # type: ignore[arg-type]
+        pass
+    writer.finish(batch, lambda: None)
+    assert sink.written == [["good"]] and policy.manifest()["skipped"] == 1
+
+
+def test_sink_refused_row_ends_a_strict_job() -> None:
+    batch = new_batch()
+    writer = sink_writer(Sink(), 10, ErrorPolicy("fail", None, None))
+    with pytest.raises(MessageFailed, match="there is no column for it"):
+        writer.take(Flow(received(b"bad")), batch, 50)  # type: ignore[arg-type]
+    assert batch.count == 0
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

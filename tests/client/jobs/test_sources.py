@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
+import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from pulsar_native.jobs import sources
-from pulsar_native.jobs.sources import Source
+from pulsar_native.jobs.sources import MessageMapping, Source
 
 ROWS = [{"n": n, "text": None if n % 3 == 0 else f"t{n}"} for n in range(20_000)]
 
@@ -239,3 +241,110 @@ def test_source_of_failing_async_generator_raises_it() -> None:
     assert next(rows) == 1
     with pytest.raises(RuntimeError, match="the source broke"):
         next(rows)
+
+
+# ---- packed files, and CSV -------------------------------------------------------------------------------------------
+
+
+def packed(path: Path, **files: str) -> str:
+    """Write a zip file with these files and return its path."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.mkdir("folder")
+        for name, text in files.items():
+            archive.writestr(f"folder/{name}.csv", text)
+    return str(path)
+
+
+def test_source_of_packed_files_reads_what_is_inside(tmp_path: Path) -> None:
+    text = "n,text\n1,a\n2,b\n"
+    rows = [{"n": "1", "text": "a"}, {"n": "2", "text": "b"}]
+    gz = tmp_path / "a.CSV.gz"
+    gz.write_bytes(gzip.compress(text.encode("utf-8-sig")))
+    for path in (str(gz), packed(tmp_path / "a.csv.zip", one=text)):
+        source = Source.of_file(path, None)
+        assert list(source) == list(source) == rows and source.rows == "texts"
+    fingerprint = Source.of_file(str(gz), None).fingerprint()
+    gz.write_bytes(gzip.compress(b"n\n1\n"))
+    assert fingerprint != Source.of_file(str(gz), None).fingerprint()
+
+
+@pytest.mark.parametrize("files", [{}, {"one": "a\n", "two": "a\n"}])
+def test_source_of_zip_with_not_one_file_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    path = packed(tmp_path / "a.csv.zip", **files)
+    with pytest.raises(ValueError, match=f"must hold exactly one file, not {len(files)}"):
+        list(Source.of_file(path, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1,2\n1,2,3\n", "line 3 of .* has another number of columns than the first"),
+        ("a,b\n1\n", "line 2 of .* has another number of columns"),
+        ('a,b\n1,"2\n', "line 2 of .* is not CSV: unexpected end of data"),
+    ],
+)
+def test_source_of_broken_csv_names_the_line(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        list(Source.of_file(str(path), None))
+
+
+def test_source_of_broken_jsonl_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n\n{"a": \n')
+    with pytest.raises(ValueError, match=r"line 3 of .* is not JSON"):
+        list(Source.of_file(str(path), None))
+
+
+# ---- fields of a message ---------------------------------------------------------------------------------------------
+
+
+def test_mapping_takes_fields_of_the_value() -> None:
+    mapping = MessageMapping(
+        key_field="k", event_time_field="at", property_fields=("p", "none"), properties={"all": "x"}, key="unused"
+    )
+    item = {"k": 5, "at": 1_700_000_000_000, "p": True, "none": None}
+    parts = mapping.parts(item)
+    assert (parts.value, parts.key, parts.event_time) == (item, "5", 1_700_000_000_000)
+    assert parts.properties == {"all": "x", "p": "True"} and parts.ordering_key is parts.deliver_at is None
+    # Null fields are none, and a key of bytes stays one.
+    assert mapping.parts({"k": None, "at": None, "p": None, "none": None})[1:5] == (None, None, None, {"all": "x"})
+    assert MessageMapping(key_field="k").parts({"k": b"b"}).key == b"b"
+    assert MessageMapping(key="same").parts("x")[:5] == ("x", "same", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [("x", "the field 'key' is taken from a dict, and the message is str"), ({"kay": 1}, "has no field 'key'; .*kay")],
+)
+def test_mapping_of_a_missing_field_is_refused(item: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MessageMapping(key_field="key").parts(item)
+
+
+def test_mapping_of_an_envelope_takes_all_parts() -> None:
+    mapping = MessageMapping(envelope=True, properties={"all": "x", "own": "y"})
+    full = {
+        "value": 1,
+        "key": "k",
+        "ordering_key": "o",
+        "event_time": 5,
+        "deliver_at": 6,
+        "properties": {"own": "z"},
+    }
+    assert mapping.parts(full) == (1, "k", "o", 5, {"all": "x", "own": "z"}, 6)
+    assert MessageMapping(envelope=True).parts({"value": None}) == (None, None, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("x", 'each message is a dict with "value"'),
+        ({"key": "a"}, "with envelope=True"),
+        ({"value": 1, "kee": 2}, "kee"),
+    ],
+)
+def test_mapping_of_no_envelope_is_refused(item: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MessageMapping(envelope=True).parts(item)

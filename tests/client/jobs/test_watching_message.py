@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from pulsar_native import Client, InitialPosition
 from pulsar_native.asyncio import Client as AsyncClient
-from pulsar_native.exceptions import ConnectError, Timeout
+from pulsar_native.exceptions import ConnectError, ConsumerBusy, Timeout
+from pulsar_native.jobs import watching_message
+from pulsar_native.jobs.id_ranges import IdRanges
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 from support.brokers import Broker, NewTopic
 from support.jobs import TOPIC
@@ -89,3 +92,63 @@ async def test_message_watcher_acknowledges_others_if_told(broker: Broker, topic
         consumer = client.subscribe(name, "s")
         with pytest.raises(Timeout):
             consumer.receive(500)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "failover", "key_shared"])
+async def test_message_found_too_large_or_unreadable(broker: Broker, topic: NewTopic, kind: str) -> None:
+    name = topic()
+    watch = MessageWatcher(
+        MessageCondition.of(name, "s", {"key": "a"}, kind, decode="json", value_limit_bytes=3, unmatched="acknowledge")
+    )
+    async with AsyncClient(broker.service_url) as client:
+        assert await watch.look(client) is None
+        producer = await client.create_producer(name)
+        await producer.send(b'"a long one"', partition_key="a")
+        found = await watch.look(client)
+        assert found is not None
+        assert (found["value"], found["encoding"], found["value_bytes"]) == (None, "left_out", 12)
+    name = topic()
+    watch = MessageWatcher(MessageCondition.of(name, "s", {"key": "a"}, kind, decode="json"))
+    async with AsyncClient(broker.service_url) as client:
+        assert await watch.look(client) is None
+        producer = await client.create_producer(name)
+        await producer.send(b"{", partition_key="a")
+        # A key needs no value; it is handed over as bytes, with the error.
+        found = await watch.look(client)
+    assert found is not None and "error" in found and found["encoding"] == "base64"
+
+
+def test_acknowledge_found_waits_for_subscription(
+    broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    with Client(broker.service_url) as client, Client(broker.service_url) as other:
+        held = client.subscribe(name, "s", initial_position=InitialPosition.Earliest)
+        client.create_producer(name).send(b"x")
+        message = held.receive(10_000)
+        ids = IdRanges()
+        ids.add(message)
+        found = {"topic": name, IDS: ids.as_json()}
+        wanted = MessageCondition.of(name, "s")
+        monkeypatch.setattr(watching_message, "_BUSY_SECONDS", -1)
+        with pytest.raises(ConsumerBusy):
+            acknowledge_found(other, wanted, found)
+        monkeypatch.setattr(watching_message, "_BUSY_SECONDS", 30)
+        refused = threading.Event()
+
+        class Watched:
+            def subscribe(self, *arguments: Any, **options: Any) -> Any:
+                try:
+                    return other.subscribe(*arguments, **options)
+                except ConsumerBusy:
+                    refused.set()
+                    raise
+
+        caller = threading.Thread(target=acknowledge_found, args=(Watched(), wanted, found))
+        caller.start()
+        assert refused.wait(20)
+        held.close()
+        caller.join(20)
+        assert not caller.is_alive()
+        with other.subscribe(name, "s") as rest, pytest.raises(Timeout):
+            rest.receive(300)
