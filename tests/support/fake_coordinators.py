@@ -25,6 +25,12 @@ FORMS: dict[int, tuple[str, int, str, Any]] = {
         "addPartitionToTxnResponse",
         pb.CommandAddPartitionToTxnResponse,
     ),
+    Kind.ADD_SUBSCRIPTION_TO_TXN: (
+        "addSubscriptionToTxn",
+        Kind.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        "addSubscriptionToTxnResponse",
+        pb.CommandAddSubscriptionToTxnResponse,
+    ),
     Kind.END_TXN: ("endTxn", Kind.END_TXN_RESPONSE, "endTxnResponse", pb.CommandEndTxnResponse),
 }
 

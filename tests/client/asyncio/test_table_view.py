@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from pulsar_native.asyncio import Client, table_view
 from pulsar_native.engine.consumer.table_view import Table
-from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.exceptions import AlreadyClosed, NotAllowedError, Timeout
 from pulsar_native.message import Message
+from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry, single_entry
-from support.fake_broker import FakeBroker
+from support.fake_broker import FakeBroker, Peer, failure
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -112,3 +115,63 @@ async def test_view_dropped_with_its_client_ends(fake: FakeBroker, topic: FakeTo
     del view
     gc.collect()
     await until(fake.peers[0].gone.is_set)
+
+
+async def test_view_not_filled_leaves_no_consumer(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        return [failure(command.getLastMessageId.request_id, pb.NotAllowedError)]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = refuse
+    with pytest.raises(NotAllowedError):
+        await client.create_table_view("t")
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+
+
+async def test_view_of_non_persistent_topic_has_no_history(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    view = await client.create_table_view("non-persistent://public/default/t")
+    await view.refresh()
+    assert not view and not fake.seen(Kind.GET_LAST_MESSAGE_ID)
+    topic.publish(b"1", partition_key="a")
+    await until(lambda: view.get("a") == b"1")
+
+
+async def test_view_with_last_entry_unreadable_is_filled(
+    topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    topic.publish_entry(b"damaged")
+    assert dict(await client.create_table_view("t")) == {"a": b"3", "b": b"2"}
+
+
+async def test_view_closed_ends_its_refresh(topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    view = await client.create_table_view("t")
+    topic.publish_entry(single_entry(b"4", partition_key="c"), later=True)
+    refreshing = asyncio.create_task(view.refresh())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await view.close()
+    with pytest.raises(AlreadyClosed):
+        await asyncio.wait_for(refreshing, 10)
+
+
+async def test_view_goes_on_after_missing_schema(caplog: pytest.LogCaptureFixture) -> None:
+    given: list[Any] = [Timeout("no schema"), "message", AlreadyClosed("the end")]
+    applied: list[Any] = []
+
+    class Receiving:
+        async def _take(self, _deadline: float | None) -> Any:
+            if isinstance(given[0], Exception):
+                raise given.pop(0)
+            return given.pop(0)
+
+        def topic(self) -> str:
+            return "t"
+
+    class Applied:
+        apply = applied.append
+
+    await table_view._Intake(Receiving(), Applied()).follow()  # type: ignore[arg-type]
+    assert applied == ["message"] and not given
+    assert "A message is missing in the table view of t: no schema" in caplog.text

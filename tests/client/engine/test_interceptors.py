@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +17,22 @@ from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedPr
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.enums import ConsumerType, InitialPosition
-from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, ProducerQueueIsFull
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    CumulativeAcknowledgementNotAllowedError,
+    ProducerQueueIsFull,
+    TransactionConflict,
+)
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
-from support.fake_broker import FakeBroker, receipt, swallow
+from support.fake_broker import FakeBroker, frame, receipt, swallow
+from support.fake_coordinators import Coordinators
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -181,7 +189,9 @@ class Arriving(Hearing):
         return message
 
 
-async def hearing(core: ClientCore, heard: Hearing, **options: Any) -> tuple[MultiTopicsConsumer, ConsumerChain]:
+async def hearing(
+    core: ClientCore, heard: ConsumerInterceptor, **options: Any
+) -> tuple[MultiTopicsConsumer, ConsumerChain]:
     """Return a consumer with the interceptor, and its chain, which is not bound yet."""
     chain = ConsumerChain([heard], reads=False)
     config = ConsumerConfig(subscription_name="s", initial_position=InitialPosition.Earliest, **options)
@@ -227,3 +237,33 @@ async def test_arrived_before_bound_are_opened_then(fake: FakeBroker, cores: Cor
     await until(lambda: len(heard.calls) == 2)
     # Nothing has been taken: they were opened on arrival.
     assert heard.calls == [("arrival", b"a", None), ("arrival", b"b", None)]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_ack_in_transaction_is_told(fake: FakeBroker, cores: Cores, refused: bool, cumulative: bool) -> None:
+    def answer(_peer: Any, command: Any) -> list[bytes]:
+        response = pb.CommandAckResponse(consumer_id=command.ack.consumer_id, request_id=command.ack.request_id)
+        if refused:
+            response.error = pb.TransactionConflict
+        return [frame(Kind.ACK_RESPONSE, ackResponse=response)]
+
+    told: list[tuple[str, MessageId, type[Exception] | None]] = []
+
+    class Told(ConsumerInterceptor):
+        def on_acknowledge(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            told.append(("one", message_id, None if error is None else type(error)))
+
+        def on_acknowledge_cumulative(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            told.append(("cumulative", message_id, None if error is None else type(error)))
+
+    Coordinators(fake)
+    fake.answers[Kind.ACK] = answer
+    core = cores(fake.url)
+    consumer, _ = await hearing(core, Told())
+    work = await core.new_transaction(60.0)
+    place = MessageId(-1, 1, 5)
+    with pytest.raises(TransactionConflict) if refused else contextlib.nullcontext():
+        await asyncio.wait_for(consumer.acknowledge_in(work, [place], cumulative=cumulative), 10)
+    await until(lambda: told)
+    assert told == [("cumulative" if cumulative else "one", place, TransactionConflict if refused else None)]

@@ -7,23 +7,27 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pulsar_native.config import ProducerConfig
+from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation, TransactionWork
-from pulsar_native.enums import TransactionState
+from pulsar_native.enums import ConsumerType, TransactionState
 from pulsar_native.exceptions import (
     InvalidTxnStatusError,
     MessageTooBig,
     NotAllowedError,
     PulsarException,
+    TransactionConflict,
     UnknownError,
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.schema import BytesSchema
+from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, receipt, swallow
+from support.fake_broker import MAXU, FakeBroker, Peer, frame, receipt, swallow
 from support.fake_coordinators import Coordinators
 
 Cores = Callable[..., ClientCore]
@@ -222,3 +226,93 @@ async def test_client_close_without_answer_gives_up(fake: FakeBroker, cores: Cor
     await asyncio.wait_for(core.close(), 10)
     assert work.core.state in (TransactionState.ERROR, TransactionState.ABORTING)
     assert not core.transactions.is_used
+
+
+# --- acknowledgements in a transaction ------------------------------------------------------------------------------
+
+
+def acked(command: pb.BaseCommand, error: int | None = None) -> bytes:
+    """Return the answer to an ACK."""
+    answer = pb.CommandAckResponse(consumer_id=command.ack.consumer_id, request_id=command.ack.request_id)
+    if error is not None:
+        answer.error, answer.message = error, "as the test wants it"  # type: ignore[assignment]
+    return frame(Kind.ACK_RESPONSE, ackResponse=answer)
+
+
+async def consuming(work: TransactionWork) -> MultiTopicsConsumer:
+    config = ConsumerConfig(subscription_name="s", consumer_type=ConsumerType.Shared)
+    return await work.client.subscribe(["t"], config, VersionedDecoder(BytesSchema()), None)  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("end", ["lost", "unloaded"])
+async def test_ack_sent_again_after_its_answer_was_lost(fake: FakeBroker, cores: Cores, end: str) -> None:
+    def first_is_lost(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if len(fake.seen(Kind.ACK)) > 1:
+            return [acked(command)]
+        if end == "lost":
+            peer.close()
+            return []
+        closing = pb.CommandCloseConsumer(consumer_id=command.ack.consumer_id, request_id=MAXU)
+        return [frame(Kind.CLOSE_CONSUMER, close_consumer=closing)]
+
+    Coordinators(fake)
+    work = await cores(fake.url, starting_backoff_interval_ms=20).new_transaction(60.0)
+    consumer = await consuming(work)
+    fake.answers[Kind.ACK] = first_is_lost
+    await asyncio.wait_for(consumer.acknowledge_in(work, [MessageId(-1, 1, 5)]), 10)
+    assert len(fake.seen(Kind.ACK)) == 2 and len(fake.seen(Kind.ADD_SUBSCRIPTION_TO_TXN)) == 1
+    await work.end(commit=True)
+    assert actions(fake) == [0]
+
+
+async def test_ack_conflict_after_lost_answer_says_so(fake: FakeBroker, cores: Cores) -> None:
+    def lost_then_conflict(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if len(fake.seen(Kind.ACK)) > 1:
+            return [acked(command, pb.TransactionConflict)]
+        peer.close()
+        return []
+
+    Coordinators(fake)
+    work = await cores(fake.url, starting_backoff_interval_ms=20).new_transaction(60.0)
+    consumer = await consuming(work)
+    fake.answers[Kind.ACK] = lost_then_conflict
+    with pytest.raises(TransactionConflict, match="it may be this transaction's own") as caught:
+        await asyncio.wait_for(consumer.acknowledge_in(work, [MessageId(-1, 1, 5)]), 10)
+    assert caught.value.topic == "persistent://public/default/t"
+    # A commit of it is an abort.
+    with pytest.raises(TransactionConflict):
+        await work.end(commit=True)
+    assert actions(fake) == [1]
+
+
+async def test_ack_conflict_at_once_blames_nothing_else(fake: FakeBroker, cores: Cores) -> None:
+    work = await begin(fake, cores)
+    consumer = await consuming(work)
+    fake.answers[Kind.ACK] = lambda _peer, command: [acked(command, pb.TransactionConflict)]
+    with pytest.raises(TransactionConflict) as caught:
+        await asyncio.wait_for(consumer.acknowledge_in(work, [MessageId(-1, 1, 5)]), 10)
+    assert "its own" not in str(caught.value)
+
+
+async def test_ack_cancelled_fails_the_commit(fake: FakeBroker, cores: Cores) -> None:
+    work = await begin(fake, cores)
+    consumer = await consuming(work)
+    fake.answers[Kind.ACK] = swallow
+    asking = asyncio.create_task(consumer.acknowledge_in(work, [MessageId(-1, 1, 5)]))
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    # Whether it is acknowledged is not known.
+    with pytest.raises(PulsarException):
+        await work.end(commit=True)
+    assert actions(fake) == [1]
+
+
+async def test_ack_unanswered_at_time_out_raises(fake: FakeBroker, cores: Cores) -> None:
+    work = await begin(fake, cores, 0.3)
+    consumer = await consuming(work)
+    fake.answers[Kind.ACK] = swallow
+    with pytest.raises(PulsarException):
+        await asyncio.wait_for(consumer.acknowledge_in(work, [MessageId(-1, 1, 5)]), 10)
+    assert work.core.state is TransactionState.TIME_OUT

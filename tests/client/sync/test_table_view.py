@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from pulsar_native import Client
-from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.exceptions import AlreadyClosed, NotAllowedError
 from pulsar_native.sync import table_view
+from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import single_entry
-from support.fake_broker import FakeBroker
+from support.fake_broker import FakeBroker, Peer, failure
 from support.fake_topic import FakeTopic
 from support.until import wait_until
 
@@ -109,3 +110,30 @@ def test_view_reads_without_durable_subscription(fake: FakeBroker, topic: FakeTo
     (seen,) = fake.seen(Kind.SUBSCRIBE)
     assert not seen.command.subscribe.durable and seen.command.subscribe.read_compacted
     assert "mine" in repr(view)
+
+
+def test_view_not_filled_leaves_no_consumer(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        return [failure(command.getLastMessageId.request_id, pb.NotAllowedError)]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = refuse
+    with pytest.raises(NotAllowedError):
+        client.create_table_view("t")
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+
+
+def test_view_of_non_persistent_topic_has_no_history(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    view = client.create_table_view("non-persistent://public/default/t")
+    view.refresh()
+    assert not view and not fake.seen(Kind.GET_LAST_MESSAGE_ID)
+    topic.publish(b"1", partition_key="a")
+    wait_until(lambda: view.get("a") == b"1")
+
+
+def test_view_with_last_entry_unreadable_is_filled(
+    topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    topic.publish_entry(b"damaged")
+    assert dict(client.create_table_view("t")) == {"a": b"3", "b": b"2"}
