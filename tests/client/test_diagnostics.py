@@ -14,8 +14,12 @@ from pulsar_native.auth import Authentication, AuthenticationToken
 from pulsar_native.config import ClientConfig
 from pulsar_native.diagnostics import Diagnosis, Stage, diagnose
 from pulsar_native.exceptions import ErrorGettingAuthenticationData, InvalidTopicName, InvalidUrl
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.frames import FrameDecoder, encode_command
 from support.brokers import Broker
+from support.fake_broker import FakeBroker, not_found
+from support.http_peer import Answer, http_peer
 from support.relay import TO_CLIENT, Command, NewRelay
 
 
@@ -129,3 +133,28 @@ def test_wrong_arguments_are_raised() -> None:
 def test_the_text_of_a_diagnosis() -> None:
     found = Diagnosis((Stage("TCP", True), Stage("CONNECT", False, "why")), ("h:1: TCP failed: no",))
     assert str(found) == "TCP ok, CONNECT failed: why; h:1: TCP failed: no"
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("code", [pb.TopicNotFound, pb.AuthorizationError])
+def test_refused_lookup_fails_for_a_given_topic_only(fake: FakeBroker, code: int, given: bool) -> None:
+    fake.answers[Kind.LOOKUP] = lambda _peer, command: [not_found(command, code)]
+    config = ClientConfig(service_url=fake.url)
+    found = diagnose(config, topic="mine") if given else diagnose(config)
+    assert (found.stages[-1].name, found.ok) == ("lookup", not given)
+
+
+def test_admin_without_rights_is_an_answer(fake: FakeBroker) -> None:
+    with http_peer(lambda asked: Answer(403, b'{"reason": "no"}')) as peer:
+        found = diagnose(ClientConfig(service_url=fake.url), admin_url=peer.url)
+    assert found.ok and found.stages[-1] == Stage("admin", True, "answered, but not allowed to list the clusters")
+
+
+def test_unknown_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_arguments: object, **_options: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    found = diagnose(ClientConfig(service_url="pulsar://nowhere.example:6650"))
+    assert not found.ok
+    assert found.stages[-1].detail == "the host name 'nowhere.example' cannot be resolved: Name or service not known"

@@ -12,7 +12,8 @@ from pulsar_native.asyncio import Client
 from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, InvalidMessage, Timeout
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, frame
+from support.clock import LoopClock
+from support.fake_broker import FakeBroker, Peer, frame, swallow
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -127,3 +128,67 @@ async def test_reader_reads_to_the_end(fake: FakeBroker, client: Client) -> None
     async for message in reader:
         assert message.data() == b"c"
         break
+
+
+@pytest.mark.parametrize("way", ["batch", "arrow"])
+async def test_strict_pause_puts_collected_messages_back(fake: FakeBroker, client: Client, way: str) -> None:
+    topic = FakeTopic(fake)
+    policy = ConsumerBatchReceivePolicy(3, 0, 60_000)
+    consumer = await client.subscribe("t", "s", batch_receive_policy=policy)
+    receive = (
+        consumer.batch_receive if way == "batch" else lambda: consumer.receive_arrow(max_rows=3, timeout_millis=None)
+    )
+    receiving: asyncio.Task[Any] = asyncio.create_task(receive())
+    await started(consumer)
+    topic.publish(b"a")
+    await until(lambda: consumer.stats().msg_num_in_receiver_queue == 0 and consumer._inner.dequeued_ids())
+    consumer.pause(strict=True)
+    topic.publish(b"b")
+    for number in (b"c", b"d"):
+        topic.publish(number)
+    # A request and its answer keep their places: the messages have arrived.
+    await client.get_topic_partitions("another")
+    assert not receiving.done()
+    consumer.resume()
+    found = await asyncio.wait_for(receiving, 10)
+    values = [each.data() for each in found] if way == "batch" else found.record_batch.column("value").to_pylist()
+    assert values == [b"a", b"b", b"c"]
+    assert (await consumer.receive(10_000)).data() == b"d"
+
+
+async def test_receive_arrow_cancelled_loses_no_message(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, b"a", b"b")
+    consumer = await client.subscribe("t", "s")
+    receiving = asyncio.create_task(consumer.receive_arrow(max_rows=3, timeout_millis=None))
+    await until(lambda: len(consumer._inner.dequeued_ids()) and not consumer.stats().msg_num_in_receiver_queue)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    topic.publish(b"c")
+    assert [(await consumer.receive(10_000)).data() for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+async def test_batch_receive_of_a_closed_consumer_raises(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    consumer = await client.subscribe("t", "s")
+    await consumer.close()
+    for receive in (consumer.batch_receive, consumer.receive_arrow):
+        with pytest.raises(AlreadyClosed):
+            await receive()  # type: ignore[operator]
+
+
+async def test_acknowledge_without_receipt_times_out(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
+    FakeTopic(fake, b"a")
+    fake.answers[Kind.ACK] = swallow
+    consumer = await client.subscribe("t", "s", ack_receipt_enabled=True)
+    acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(10_000)))
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    # The client's operation time-out is 5 s.
+    await clock.advance(4)
+    assert not acknowledging.done()
+    await clock.advance(4)
+    with pytest.raises(Timeout):
+        await asyncio.wait_for(acknowledging, 10)

@@ -13,7 +13,9 @@ import pytest
 from pulsar_native.auth import AuthenticationBasic
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.http_lookup import HttpLookup
 from pulsar_native.engine.lookup import BrokerOfTopic
+from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -39,6 +41,11 @@ TOPIC = TopicName.parse("t")
 
 def said(status: int, reason: str) -> Answer:
     return Answer(status, json.dumps({"reason": reason}).encode())
+
+
+def lookup_at(cores: Cores, url: str) -> HttpLookup:
+    core = cores(url)
+    return HttpLookup(core.engine, core.config, core.service)
 
 
 def broker_at(**urls: str) -> Answer:
@@ -167,3 +174,56 @@ async def test_http_lookup_response_before_change_discarded(fake: FakeBroker, co
         leave.set()
         assert (await making).is_connected
         assert fake.peers == [] and len(second.peers) == 1
+
+
+@pytest.mark.parametrize("answered", [{}, {"partitions": True}, {"partitions": "3"}, [3], "three"])
+async def test_http_lookup_no_partition_count_raises(cores: Cores, answered: Any) -> None:
+    with http_peer(lambda asked: Answer(body=json.dumps(answered).encode())) as peer:
+        with pytest.raises(ReadError) as caught:
+            await lookup_at(cores, peer.url).partitions(TOPIC, True)
+        assert caught.value.topic == TOPIC.full
+
+
+async def test_http_lookup_topics_of_namespace(cores: Cores) -> None:
+    answers = [
+        Answer(body=b'["a", "b"]'),
+        said(404, "Namespace does not exist"),
+        Answer(body=b'{"a": 1}'),
+        Answer(body=b"[1]"),
+    ]
+    with http_peer(lambda asked: answers.pop(0)) as peer:
+        lookup = lookup_at(cores, peer.url)
+        assert await lookup.topics_of_namespace("public/default", RegexSubscriptionMode.AllTopics) == ["a", "b"]
+        assert peer.asked[0].path == "/admin/v2/namespaces/public/default/topics?mode=ALL"
+        # A namespace that does not exist has no topics.
+        assert await lookup.topics_of_namespace("public/none", RegexSubscriptionMode.PersistentOnly) == []
+        for _ in range(2):
+            with pytest.raises(ReadError, match="something else than a list of topics"):
+                await lookup.topics_of_namespace("public/default", RegexSubscriptionMode.PersistentOnly)
+
+
+@pytest.mark.parametrize(
+    ("answered", "words"),
+    [
+        ({"type": "HOLOGRAM", "data": ""}, "unknown kind 'HOLOGRAM' of schema"),
+        ({"type": "KEY_VALUE", "data": "{"}, "key-value schema that cannot be read"),
+    ],
+)
+async def test_http_lookup_unreadable_schema_raises(cores: Cores, answered: dict[str, str], words: str) -> None:
+    with (
+        http_peer(lambda asked: Answer(body=json.dumps(answered).encode())) as peer,
+        pytest.raises(ReadError, match=words),
+    ):
+        await lookup_at(cores, peer.url).schema(TOPIC, None)
+
+
+async def test_http_lookup_plugin_refusal_passes_on(cores: Cores) -> None:
+    class Refusing(AuthenticationBasic):
+        def http_headers(self) -> dict[str, str]:
+            raise ErrorGettingAuthenticationData("no token in the vault")
+
+    with http_peer(lambda asked: Answer()) as peer:
+        core = cores(peer.url, authentication=Refusing("me", "secret"))
+        with pytest.raises(ErrorGettingAuthenticationData, match="no token in the vault"):
+            await core.lookup.broker_of(TOPIC)
+        assert peer.asked == []

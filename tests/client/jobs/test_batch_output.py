@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_native.jobs import batch_output
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, OutputExists, OutputTaken
 from pulsar_native.jobs.failures import is_permanent
 
@@ -109,3 +110,40 @@ def test_parts_keep_the_ending(name: str, part: str, tmp_path: Path) -> None:
     mine = output(tmp_path / name, if_exists="append_part")
     mine.claim()
     assert mine.path == str(tmp_path / part)
+
+
+def test_later_try_takes_its_own_part_again(tmp_path: Path) -> None:
+    (tmp_path / "a-00001.jsonl").write_text("of nobody")
+    first = output(tmp_path / "a.jsonl", if_exists="append_part")
+    first.claim()
+    assert first.path.endswith("a-00002.jsonl")
+    output(tmp_path / "a.jsonl", "another", if_exists="append_part").claim()
+    again = output(tmp_path / "a.jsonl", if_exists="append_part")
+    again.claim()
+    assert again.path == first.path
+    with pytest.raises(OutputTaken):
+        first.check()
+
+
+def test_parts_that_are_used_up_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_output, "_MOST_PARTS", 2)
+    for number in (1, 2):
+        (tmp_path / f"a-0000{number}.jsonl").write_text("x")
+    with pytest.raises(OutputExists, match="has 2 parts: choose another path"):
+        output(tmp_path / "a.jsonl", if_exists="append_part").claim()
+
+
+def test_output_of_another_batch_of_the_run_is_refused(tmp_path: Path) -> None:
+    first = output(tmp_path / "a")
+    first.claim()
+    first.keep(CONSUMED, NOTE)
+    with pytest.raises(OutputExists, match="is the output of another batch of this run"):
+        output(tmp_path / "a").claim()
+
+
+def test_released_claim_leaves_the_path_free(tmp_path: Path) -> None:
+    first = output(tmp_path / "a")
+    first.claim()
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+    output(tmp_path / "a", "another").claim()
