@@ -222,7 +222,7 @@ class ConsumerCore:
             # As many as do not make permits due.
             stop = min(decoded.wanted, stop + prefetch, max(stop, first + permits.threshold - permits.to_return))
             if stop > first + 1:
-                self.prefetch.fill(decoded.messages_between(first + 1, stop), stop, decoded.message_at)
+                self.prefetch.fill_from(decoded, first + 1, stop)
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
@@ -248,7 +248,7 @@ class ConsumerCore:
         self._all_messages.extend(ahead[fitting:])
         del ahead[fitting:]
         if ahead:
-            self.prefetch.fill(ahead, len(ahead), ahead.__getitem__)
+            self.prefetch.fill(ahead)
         return message
 
     def _left_before_permits(self) -> int:

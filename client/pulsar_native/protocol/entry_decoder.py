@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import pairwise
 from typing import Any, Protocol
 
-from pulsar_native._message_fields import SingleFields, make_messages, make_uniform_messages
+from pulsar_native._message_fields import MessageQueue, SingleFields, make_messages, make_uniform_messages
 from pulsar_native.crypto import EncryptionContext
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
@@ -226,6 +226,15 @@ class Decoded:
         if isinstance(places, UniformSpans):
             return make_uniform_messages(self._kind(), self.entry, first, stop, places.size, places.length)
         return make_messages(self._kind(), self.entry, first, stop, places[first:stop])
+
+    def extend_queue(self, queue: MessageQueue[Message], first: int, stop: int) -> None:
+        """Add the messages of a batch with indexes from `first` to `stop` to a queue, filtered out or not."""
+        places = self.places
+        assert places is not None
+        if isinstance(places, UniformSpans):
+            queue.extend_uniform(self._kind(), self.entry, first, stop, places.size, places.length)
+        else:
+            queue.extend_places(self._kind(), self.entry, first, stop, places)
 
     def message_at(self, index: int) -> Message:
         """Return the message of a batch with this index."""
