@@ -43,12 +43,6 @@ _TOTAL_SIZE = 4  # the total counts everything after itself
 # error).
 _OPEN_ENUMERATIONS = frozenset({"error.error", "send_error.error", "getSchemaResponse.schema.type"})
 
-VARINT_LAST = tuple(bytes((value,)) for value in range(128))
-"""A varint's only or last byte, by its seven bits."""
-
-VARINT_MORE = tuple(bytes((value | 128,)) for value in range(128))
-"""A varint byte that others follow, by its seven bits."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -275,15 +269,6 @@ def encode_send(command: BaseCommand | bytes, metadata: bytes, payload: bytes | 
     checksum = crc32c(payload, crc32c(sized))
     head = b"".join((_HEAD.pack(total, len(body)), body, CHECKSUM_MAGIC, _SIZE.pack(checksum), sized))
     return [head, payload]
-
-
-def varint(value: int) -> bytes:
-    """Return a non-negative number of at most 64 bits as a protobuf varint. Pure."""
-    if value < 128:
-        return VARINT_LAST[value]
-    if value < 16384:
-        return VARINT_MORE[value & 127] + VARINT_LAST[value >> 7]
-    return VARINT_MORE[value & 127] + VARINT_MORE[value >> 7 & 127] + varint(value >> 14)
 
 
 def _serialize(command: BaseCommand) -> bytes:

@@ -20,7 +20,6 @@ from pulsar_native.wire.codec import (
     same_size,
     sequence_fields,
 )
-from pulsar_native.wire.frames import varint
 from support.wire_strategies import U64, batches, fields
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -60,13 +59,6 @@ def test_encode_batch_known_bytes() -> None:
     assert own == bytes.fromhex("0a06 0a0161 120162 12016b 2801 4801".replace(" ", ""))
     with_own = _impl.encode_batch([b"x"], [0], [own])
     assert with_own == bytes.fromhex("00000013 1801 0a06 0a0161 120162 12016b 2801 4801 4000 78".replace(" ", ""))
-
-
-def test_varint_width_borders() -> None:
-    for bits in range(0, 65, 7):
-        for value in {max(0, (1 << bits) - 1), min(1 << bits, U64)}:
-            key = pb.KeyLongValue(key="", value=value).SerializeToString()
-            assert varint(value) == key[3:]
 
 
 @given(fields)
