@@ -478,7 +478,7 @@ class ConsumerCore:
         if (delivery.ledger_id, delivery.entry_id) in self._handed_back or delivery.attachment != self.attachment:
             return True
         with contextlib.suppress(PulsarException):
-            return parse_entry(delivery.payload, verify=False).metadata.num_chunks_from_msg > 1
+            return parse_entry(delivery.payload, verify=False).is_chunk
         return False
 
     def redeliver_entries(self, entries: Iterable[EntryKey]) -> None:

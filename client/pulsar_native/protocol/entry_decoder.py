@@ -112,7 +112,7 @@ class ReceivedEntry:
         self.partition = partition
         self.schema = schema
         # Publish time by the producer's clock, ms since 1970.
-        self.publish_time = parsed.metadata.publish_time
+        self.publish_time = parsed.publish_time
         self.first_chunk: MessageId | None = None
         self.decryption_failed = False
 
@@ -336,14 +336,14 @@ def decode(
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
     permits = parsed.num_messages
-    if parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor):
+    if parsed.is_encrypted and not _decrypt(parsed, permits, decryptor):
         whole_entry = bytes(parsed.body)
         return _undecrypted(
             ReceivedEntry(parsed, whole_entry, delivery, topic=topic, partition=partition, schema=schema), start
         )
     piece: bytes | memoryview = parsed.body
     first_chunk: MessageId | None = None
-    if parsed.metadata.num_chunks_from_msg > 1:
+    if parsed.is_chunk:
         whole = together((delivery.ledger_id, delivery.entry_id), parsed, piece)
         if whole is None:
             return None
@@ -390,17 +390,16 @@ def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
 
 def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:
     """Return the uncompressed body of an entry, or of the message assembled from its chunks."""
-    metadata = parsed.metadata
-    if not metadata.compression:
+    if not parsed.compression:
         return bytes(body)
-    kind = CompressionType(metadata.compression)
+    kind = CompressionType(parsed.compression)
     # The uncompressed size may exceed the broker's maximum message size, which applies to the compressed one, but is
     # bounded: to 64 times the size received in chunks, or the maximum message size if that is larger.
-    limit = max(max(max_message_size, len(body)) * 64, _plausible(metadata.uncompressed_size))
+    limit = max(max(max_message_size, len(body)) * 64, _plausible(parsed.uncompressed_size))
     try:
-        return decompress(kind, body, metadata.uncompressed_size, limit)
+        return decompress(kind, body, parsed.uncompressed_size, limit)
     except InvalidMessage as error:
-        oversize = metadata.uncompressed_size > limit
+        oversize = parsed.uncompressed_size > limit
         reason = _ValidationError.UncompressedSizeCorruption if oversize else _ValidationError.DecompressionError
         raise Corrupt(reason, permits, error) from error
 
@@ -418,7 +417,7 @@ def _skipped(
 ) -> bytes | None:
     """Return one byte per message, 1 = filtered out, or None when all are to be delivered."""
     count = len(places)
-    compacted = entry.parsed.metadata.compacted_batch_indexes
+    compacted = entry.parsed.is_compacted
     whole = not first and delivery.ack_words is None and missing is None and not compacted
     if whole and not _may_be_compacted(entry.body, places):
         return None

@@ -26,6 +26,16 @@ def _not_scanned(body: bytes, first: int, last: int, skip: bytes | None, sequenc
     return None
 
 
+def _nothing_cut(view: memoryview, position: int, most: int, frames: list[Any], kind: type[Any]) -> int:
+    """Return `position`: plain Python cuts frames one by one."""
+    return position
+
+
+def _not_scanned_entry(payload: bytes | memoryview, verify: bool) -> Any:
+    """Return None: plain Python parses entries with the protobuf runtime."""
+    return None
+
+
 def _join(parts: list[Any]) -> bytes:
     return b"".join(parts)
 
@@ -46,9 +56,13 @@ decode_message_id = message_id.decode
 # Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
 scan_batch = _not_scanned
 join_parts = _join
+# MESSAGE frames up to the first that is not ordinary, with light commands; and entries whose metadata are parsed later.
+cut_messages = _nothing_cut
+scan_entry = _not_scanned_entry
 
 
 FUNCTIONS = (
+    "cut_messages",
     "decode_message_id",
     "encode_batch",
     "encode_message_id",
@@ -57,6 +71,7 @@ FUNCTIONS = (
     "may_be_compacted",
     "payload_bytes",
     "scan_batch",
+    "scan_entry",
     "single_fields",
     "split_batch",
     "text_fields",

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The hot loops of `codec`, `frames`, `entry` and `columns`, compiled; optional (`_impl` selects; those are the reference).
+"""The hot loops of `codec`, `frames`, `entry` and `columns`, compiled; optional (`_impl` selects, they are the reference).
 
 May not do: decide that a batch is malformed. Input that is not ordinary (malformed, hostile, or merely rare) is passed
 to the plain Python code, which raises or reads it: the two cannot differ in what they reject.
@@ -810,12 +810,19 @@ cdef class MessageCommand:
         raise ValueError(f"The presence of {name} is not known")
 
 
+# The partition of a topic without partitions.
+cdef const char* _MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+
+
 cdef bint _read_message_id(MessageCommand made, Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept:
     cdef uint64_t value = 0
     cdef uint8_t tag
     cdef int seen = 0
     while at < stop:
         tag = data[at]
+        if tag == 0x18 and stop - at >= 11 and not memcmp(data + at + 1, _MINUS_ONE, 10):
+            at += 11
+            continue
         at = _varint(data, at + 1, stop, &value)
         if at < 0:
             return False
@@ -871,7 +878,7 @@ cdef MessageCommand _read_message(Bytes data, Py_ssize_t at, Py_ssize_t stop):
 
 
 def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not None, kind not None):
-    """As `frames.cut_messages`."""
+    """Cut the ordinary MESSAGE frames of at most `most` bytes from `position` on; return where they end."""
     cdef const uint8_t[::1] held = view
     cdef Py_ssize_t end = held.shape[0], total, size, stop
     cdef Bytes data
@@ -963,14 +970,15 @@ cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py
         elif tag == 0x58 and value <= 0x7FFFFFFF:
             made.is_batch = True
             made.num_messages = <int32_t>value if value else 1
-        elif tag != 0x60 and tag != 0x88 and tag != 0xB0 and tag != 0xB8 and tag != 0xC0 and tag != 0xC8 and tag != 0xF0:
-            # Not the event time, the flags of key and value, the transaction's id or the highest sequence id.
+        elif tag != 0x60 and tag != 0x88 and tag != 0x98 and tag != 0xB0 and tag != 0xB8 and tag != 0xC0 and tag != 0xC8 and tag != 0xF0:
+            # Not the event time, the flags of key and value, the delivery time, the transaction's id or the highest
+            # sequence id.
             return False
     return seen == 7
 
 
 def scan_entry(payload, bint verify):
-    """As `entry.parse_entry` for an ordinary entry, intact or not to be verified; None for any other."""
+    """Return the parsed entry if it is ordinary, and intact where it is to be verified; else None."""
     if type(payload) is not bytes:
         return None
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(payload)

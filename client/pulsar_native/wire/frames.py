@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_native.exceptions import ProtocolViolation
+from pulsar_native.wire import _impl
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.pulsar_api_pb2 import BaseCommand
 
@@ -124,6 +125,9 @@ class FrameDecoder:
         position = self._resume(view, frames)
         end = len(view)
         while end - position >= _HEAD_SIZE:
+            position = _impl.cut_messages(view, position, self.max_frame_size, frames, Frame)
+            if end - position < _HEAD_SIZE:
+                break
             total, size = self._sizes(view, position)
             start = position + _HEAD_SIZE
             stop = position + _TOTAL_SIZE + total
