@@ -977,33 +977,53 @@ cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py
     return seen == 7
 
 
+cdef Py_ssize_t _read_broker_metadata(ScannedEntry made, Bytes data, Py_ssize_t at, Py_ssize_t total) except -2:
+    """Read the broker's metadata whose size is at `at`; return their end, -1 if they are not ordinary."""
+    cdef Py_ssize_t stop = _metadata(data, at, total)
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    at += 4
+    while at < stop:
+        tag = data[at]
+        at = _varint(data, at + 1, stop, &value)
+        if at < 0:
+            return -1
+        if tag == 0x08:
+            made.broker_timestamp = value
+        elif tag == 0x10:
+            made.index = value
+        else:
+            return -1
+    return stop
+
+
 def scan_entry(payload, bint verify):
     """Return the parsed entry if it is ordinary, and intact where it is to be verified; else None."""
     if type(payload) is not bytes:
         return None
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(payload)
     cdef Py_ssize_t total = PyBytes_GET_SIZE(payload), at = 0, stop
-    cdef ScannedEntry made
+    cdef ScannedEntry made = ScannedEntry()
     cdef uint32_t expected
-    cdef bint has_sum = total > 10 and data[0] == 0x0E and data[1] == 0x01
     if total > _MAX_BODY:
         return None
-    if has_sum:
-        expected = <uint32_t>data[2] << 24 | <uint32_t>data[3] << 16 | <uint32_t>data[4] << 8 | data[5]
-        at = 6
-    elif total < 2 or data[0] == 0x0E:
+    if total > 2 and data[0] == 0x0E and data[1] == 0x02:
+        at = _read_broker_metadata(made, data, 2, total)
+    if at < 0 or total - at < 6:
         return None
-    if has_sum and verify and <uint32_t>_crc32c(memoryview(payload)[6:]) != expected:
-        return None
+    if data[at] == 0x0E and data[at + 1] == 0x01:
+        if verify:
+            expected = (
+                <uint32_t>data[at + 2] << 24 | <uint32_t>data[at + 3] << 16 | <uint32_t>data[at + 4] << 8 | data[at + 5]
+            )
+            if <uint32_t>_crc32c(memoryview(payload)[at + 6 :]) != expected:
+                return None
+            made.checksum_ok = True
+        at += 6
     stop = _metadata(data, at, total)
-    if stop < 0:
-        return None
-    made = ScannedEntry()
     made.num_messages = 1
-    if not _read_metadata_fields(made, data, at + 4, stop):
+    if stop < 0 or not _read_metadata_fields(made, data, at + 4, stop):
         return None
-    if has_sum and verify:
-        made.checksum_ok = True
     made.raw = PyBytes_FromStringAndSize(<const char*>data + at + 4, stop - at - 4)
     if made.compression:
         made.body = memoryview(payload)[stop:]

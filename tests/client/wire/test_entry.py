@@ -206,7 +206,8 @@ def test_parse_entry_attributes_of_metadata(own: dict[str, Any]) -> None:
 @given(st.sampled_from(METADATA_FIELDS), st.data())
 def test_parse_entry_damaged_same_with_either_codec(own: dict[str, Any], data: st.DataObject) -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=300, **own)
-    raw = bytearray(entry(metadata, checksum=data.draw(st.booleans())))
+    broker = data.draw(st.sampled_from([None, BROKER]))
+    raw = bytearray(entry(metadata, checksum=data.draw(st.booleans()), broker=broker))
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     del raw[data.draw(st.integers(0, len(raw))) :]
