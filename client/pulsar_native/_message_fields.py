@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import groupby, islice, repeat
@@ -19,6 +20,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_native.message_id import MessageId
+
+_PACKED = struct.Struct("=iii")
 
 M = TypeVar("M", bound="MessageFields")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -123,6 +126,10 @@ class MessageQueue(deque[M]):
     ) -> None:
         """Add messages of an entry with the indexes from `first` to `stop`; `places` are the offsets of all."""
         self.extend(make_messages(kind, entry, first, stop, places[first:stop]))
+
+    def extend_packed(self, kind: type[M], entry: Any, first: int, stop: int, packed: bytes) -> None:
+        """Add messages of an entry as `extend_places`; the offsets are packed as 32-bit numbers."""
+        self.extend_places(kind, entry, first, stop, list(_PACKED.iter_unpack(packed)))
 
     def extend_uniform(self, kind: type[M], entry: Any, first: int, stop: int, size: int, length: int) -> None:
         """Add messages of an entry as `make_uniform_messages` returns them."""

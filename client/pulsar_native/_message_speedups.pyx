@@ -7,6 +7,7 @@ type takes no part in garbage collection: a message refers to its entry and to n
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t
 
 from collections import deque
 
@@ -128,7 +129,8 @@ cdef class MessageQueue:
     # Messages of an entry from `next` to `stop`; with `places`, or all of one size.
     cdef object entry
     cdef type kind
-    cdef list places
+    # A list, packed bytes, or None.
+    cdef object places
     cdef Py_ssize_t next, stop, size, length
     # Messages made before, behind these.
     cdef object made
@@ -152,6 +154,13 @@ cdef class MessageQueue:
             raise ValueError(f"There are places of {len(places)} messages, not of {stop}")
         self._extend(kind, entry, first, stop, places, 0, 0)
 
+    def extend_packed(self, type kind not None, entry, Py_ssize_t first, Py_ssize_t stop, bytes packed not None):
+        """As `_message_fields.MessageQueue.extend_packed`."""
+        _check(kind)
+        if not 0 <= first <= stop <= len(packed) // 12:
+            raise ValueError(f"There are places of {len(packed) // 12} messages, not of {stop}")
+        self._extend(kind, entry, first, stop, packed, 0, 0)
+
     def extend_uniform(
         self, type kind not None, entry, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t size, Py_ssize_t length
     ):
@@ -160,15 +169,23 @@ cdef class MessageQueue:
         self._extend(kind, entry, first, stop, None, size, length)
 
     cdef _extend(
-        self, type kind, object entry, Py_ssize_t first, Py_ssize_t stop, list places, Py_ssize_t size, Py_ssize_t length
+        self,
+        type kind,
+        object entry,
+        Py_ssize_t first,
+        Py_ssize_t stop,
+        object places,
+        Py_ssize_t size,
+        Py_ssize_t length,
     ):
+        cdef Py_ssize_t index
         if first >= stop:
             return
         if self.next < self.stop or self.made:
             if places is None:
                 self.made.extend(make_uniform_messages(kind, entry, first, stop, size, length))
             else:
-                self.made.extend(make_messages(kind, entry, first, stop, places[first:stop]))
+                self.made.extend(self._at(index, kind, entry, places, 0, 0) for index in range(first, stop))
             return
         with cython.critical_section(self):
             self.kind, self.entry, self.places = kind, entry, places
@@ -178,9 +195,13 @@ cdef class MessageQueue:
             self.stop = stop
 
     cdef MessageFields _at(
-        self, Py_ssize_t index, type kind, object entry, list places, Py_ssize_t size, Py_ssize_t length
+        self, Py_ssize_t index, type kind, object entry, object places, Py_ssize_t size, Py_ssize_t length
     ):
         cdef Py_ssize_t at
+        cdef const int32_t* place
+        if type(places) is bytes:
+            place = <const int32_t*>PyBytes_AS_STRING(places) + 3 * index
+            return _make(kind, self.nothing, entry, index, place[0], place[1], place[2])
         if places is None:
             at = index * (4 + size + length) + 4
             return _make(kind, self.nothing, entry, index, at, at + size, at + size + length)
@@ -191,8 +212,7 @@ cdef class MessageQueue:
         """Return the first message of the entry, None when there is none."""
         cdef Py_ssize_t index, size, length
         cdef type kind
-        cdef list places
-        cdef object entry
+        cdef object entry, places
         with cython.critical_section(self):
             if self.next >= self.stop:
                 return None
@@ -218,8 +238,7 @@ cdef class MessageQueue:
         """Remove and return the last message."""
         cdef Py_ssize_t index, size, length
         cdef type kind
-        cdef list places
-        cdef object entry
+        cdef object entry, places
         if self.made:
             return self.made.pop()
         with cython.critical_section(self):

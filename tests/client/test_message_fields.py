@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import random
+import struct
 import sys
 import threading
 from itertools import pairwise
@@ -179,12 +180,15 @@ def queue_of(fields: ModuleType, way: str, entry: Entry) -> Any:
     elif way == "places":
         places = [(index * 11 + 4, index * 11 + 7, index * 11 + 11) for index in range(9)]
         queue.extend_places(kind, entry, 2, 6, places)
+    elif way == "packed":
+        places = [(index * 11 + 4, index * 11 + 7, index * 11 + 11) for index in range(9)]
+        queue.extend_packed(kind, entry, 2, 6, b"".join(struct.pack("=iii", *place) for place in places))
     else:
         queue.extend(fields.make_uniform_messages(kind, entry, 2, 6, 3, 4))
     return queue
 
 
-@pytest.mark.parametrize("way", ["uniform", "places", "made"])
+@pytest.mark.parametrize("way", ["uniform", "places", "packed", "made"])
 def test_message_queue_from_both_ends(fields: ModuleType, way: str) -> None:
     entry = Entry(bytes(range(100)))
     queue = queue_of(fields, way, entry)
@@ -197,13 +201,16 @@ def test_message_queue_from_both_ends(fields: ModuleType, way: str) -> None:
         assert (message._meta_start, len(message)) == (at + 4, 4)
     # Messages made before follow those of the entry.
     queue.extend_uniform(kind_of(fields), entry, 7, 8, 3, 4)
-    assert [queue.popleft().batch_index for _ in range(3)] == [3, 4, 7] and not queue
+    queue.extend_packed(kind_of(fields), entry, 0, 1, struct.pack("=iii", 4, 7, 11))
+    left = [queue.popleft() for _ in range(4)]
+    assert [message.batch_index for message in left] == [3, 4, 7, 0] and not queue
+    assert [message.data() for message in left[2:]] == [entry.body[84:88], entry.body[7:11]]
     for take in (queue.pop, queue.popleft):
         with pytest.raises(IndexError):
             take()
 
 
-@pytest.mark.parametrize("way", ["uniform", "places", "made"])
+@pytest.mark.parametrize("way", ["uniform", "places", "packed", "made"])
 def test_message_queue_drains_up_to_count_and_bytes(fields: ModuleType, way: str) -> None:
     def drained(count: int, most: int) -> tuple[list[int], int, int]:
         messages: list[Any] = []
@@ -234,6 +241,8 @@ def test_message_queue_compiled_checks_places_and_kind() -> None:
         queue = fields.MessageQueue()
         with pytest.raises(ValueError, match="places of 1"):
             queue.extend_places(kind_of(fields), Entry(), 0, 2, [(0, 1, 2)])
+        with pytest.raises(ValueError, match="places of 1"):
+            queue.extend_packed(kind_of(fields), Entry(), 0, 2, bytes(12))
         with pytest.raises(TypeError, match="no kind of message"):
             queue.extend_uniform(int, Entry(), 0, 2, 3, 4)
         assert len(queue) == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from pulsar_native._message_fields import MessageQueue, SingleFields, make_messages, make_uniform_messages
 from pulsar_native.crypto import EncryptionContext
@@ -195,7 +195,33 @@ class UniformSpans:
         )
 
 
-MessageSpans = list[MessageSpan] | UniformSpans
+class PackedSpans(Protocol):
+    """Offsets of a batch's messages as 32-bit numbers, with their sums (see `wire._impl.scan_spans`)."""
+
+    @property
+    def packed(self) -> bytes: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def may_be_compacted(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[MessageSpan]: ...
+    @overload
+    def __getitem__(self, index: int) -> MessageSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MessageSpan]: ...
+
+
+MessageSpans = list[MessageSpan] | UniformSpans | PackedSpans
+
+
+def _spans_of(body: bytes, count: int) -> MessageSpans:
+    """Return the offsets of a batch's messages; raises `InvalidMessage` where they do not fit."""
+    packed = _impl.scan_spans(body, count)
+    if packed is not None:
+        return packed
+    uniform = same_size(body, count)
+    return split_batch(body, count) if uniform is None else UniformSpans(count, *uniform)
 
 
 class Decoded:
@@ -233,8 +259,10 @@ class Decoded:
         assert places is not None
         if isinstance(places, UniformSpans):
             queue.extend_uniform(self._kind(), self.entry, first, stop, places.size, places.length)
-        else:
+        elif isinstance(places, list):
             queue.extend_places(self._kind(), self.entry, first, stop, places)
+        else:
+            queue.extend_packed(self._kind(), self.entry, first, stop, places.packed)
 
     def message_at(self, index: int) -> Message:
         """Return the message of a batch with this index."""
@@ -257,7 +285,7 @@ class Decoded:
         if skip is None:
             if isinstance(places, UniformSpans):
                 return places.length * len(places)
-            return payload_bytes(places)
+            return payload_bytes(places) if isinstance(places, list) else places.payload_bytes
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def indexes(self, first: int = 0) -> Sequence[int]:
@@ -356,8 +384,7 @@ def decode(
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
     try:
-        uniform = same_size(body, permits)
-        places = split_batch(body, permits) if uniform is None else UniformSpans(permits, *uniform)
+        places = _spans_of(body, permits)
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
@@ -448,7 +475,7 @@ def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
             tag in first and value in then and (tag, value) in zip(first, then, strict=True)
             for first, then in pairwise(columns)
         )
-    return may_be_compacted(body, places)
+    return may_be_compacted(body, places) if isinstance(places, list) else places.may_be_compacted
 
 
 class EntryAcks(Protocol):

@@ -16,7 +16,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.wire import codec
 
 if TYPE_CHECKING:
-    from pulsar_native.wire._speedups import Singles
+    from pulsar_native.wire._speedups import Singles, Spans
 
 VARIABLE = "PULSAR_NATIVE_IMPL"
 
@@ -33,6 +33,11 @@ def _nothing_cut(view: memoryview, position: int, most: int, frames: list[Any], 
 
 def _not_scanned_entry(payload: bytes | memoryview, verify: bool) -> Any:
     """Return None: plain Python parses entries with the protobuf runtime."""
+    return None
+
+
+def _no_spans(body: bytes, count: int) -> Spans | None:
+    """Return None: plain Python splits batches with `same_size` and `split_batch`."""
     return None
 
 
@@ -59,6 +64,8 @@ join_parts = _join
 # MESSAGE frames up to the first that is not ordinary, with light commands; and entries whose metadata are parsed later.
 cut_messages = _nothing_cut
 scan_entry = _not_scanned_entry
+# Offsets of a batch's messages, packed.
+scan_spans = _no_spans
 
 
 FUNCTIONS = (
@@ -72,6 +79,7 @@ FUNCTIONS = (
     "payload_bytes",
     "scan_batch",
     "scan_entry",
+    "scan_spans",
     "single_fields",
     "split_batch",
     "text_fields",

@@ -197,6 +197,63 @@ def split_batch(body, count):
     return places
 
 
+cdef class Spans:
+    """Offsets of a batch's messages, a sequence as `codec.split_batch` returns it, packed as 32-bit numbers."""
+
+    cdef readonly bytes packed
+    cdef readonly Py_ssize_t payload_bytes
+    # True if the metadata of any message may have the mark of compaction.
+    cdef readonly bint may_be_compacted
+    cdef Py_ssize_t count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self._at(each) for each in range(*index.indices(self.count))]
+        cdef Py_ssize_t at = index
+        if at < 0:
+            at += self.count
+        if not 0 <= at < self.count:
+            raise IndexError("A batch has no message of this index")
+        return self._at(at)
+
+    def __iter__(self):
+        return iter(self[:])
+
+    cdef tuple _at(self, Py_ssize_t index):
+        cdef const int32_t* place = <const int32_t*>PyBytes_AS_STRING(self.packed) + 3 * index
+        return place[0], place[1], place[2]
+
+
+def scan_spans(body, Py_ssize_t count):
+    """Return the offsets of a batch's messages; None for what `codec.split_batch` may refuse."""
+    if type(body) is not bytes:
+        return None
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), position = 0, start, payload, index, at
+    if total > _MAX_BODY or not 0 < count <= total // 4:
+        return None
+    cdef Spans made = Spans()
+    made.packed = PyBytes_FromStringAndSize(NULL, count * 3 * sizeof(int32_t))
+    made.count = count
+    cdef int32_t* place = <int32_t*>PyBytes_AS_STRING(made.packed)
+    for index in range(count):
+        start = position + 4
+        payload = _metadata(data, position, total)
+        position = -1 if payload < 0 else _payload_end(data, start, payload, total)
+        if position < 0:
+            return None
+        place[0], place[1], place[2] = <int32_t>start, <int32_t>payload, <int32_t>position
+        place += 3
+        made.payload_bytes += position - payload
+        for at in range(start, payload - 1):
+            if data[at] == _COMPACTED_OUT and data[at + 1] == 1:
+                made.may_be_compacted = True
+    return made
+
+
 def payload_bytes(list places not None):
     """As `codec.payload_bytes`."""
     cdef Py_ssize_t total = 0, start, end

@@ -17,7 +17,7 @@ from pulsar_native.exceptions import ProtocolViolation
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.frames import Frame, FrameDecoder, encode_command, encode_send
-from support.wire_strategies import commands
+from support.wire_strategies import commands, described
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -41,24 +41,6 @@ def received(pieces: Iterable[bytes], limit: int = LIMIT) -> list[Frame]:
             frames += decoder.receive(memoryview(buffer)[: len(part)])
             buffer[:] = b"\xaa" * len(buffer)
     return frames
-
-
-def described(frames: Iterable[Frame]) -> list[object]:
-    """Return frames in a form that is the same for the light commands of the compiled decoder."""
-    return [(_command_of(one.command), one.payload) for one in frames]
-
-
-def _command_of(command: pb.BaseCommand) -> object:
-    if command.type != pb.BaseCommand.MESSAGE:
-        return command
-    message = command.message
-    place: Any = message.message_id
-    rare = ("batch_index", "batch_size", "first_chunk_message_id")
-    if place is message or not (place.ack_set or any(place.HasField(name) for name in rare)):
-        epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
-        own = message.consumer_id, place.ledgerId, place.entryId, place.partition
-        return *own, message.redelivery_count, tuple(message.ack_set), epoch
-    return command
 
 
 def test_encode_command_ping_known_bytes() -> None:
