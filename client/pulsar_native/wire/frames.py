@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_native.exceptions import ProtocolViolation
+from pulsar_native.wire import _impl
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.pulsar_api_pb2 import BaseCommand
 
@@ -42,12 +43,6 @@ _TOTAL_SIZE = 4  # the total counts everything after itself
 # command parses as incomplete though it is not: reading the field returns the enumeration's first value (an unknown
 # error).
 _OPEN_ENUMERATIONS = frozenset({"error.error", "send_error.error", "getSchemaResponse.schema.type"})
-
-VARINT_LAST = tuple(bytes((value,)) for value in range(128))
-"""A varint's only or last byte, by its seven bits."""
-
-VARINT_MORE = tuple(bytes((value | 128,)) for value in range(128))
-"""A varint byte that others follow, by its seven bits."""
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +125,9 @@ class FrameDecoder:
         position = self._resume(view, frames)
         end = len(view)
         while end - position >= _HEAD_SIZE:
+            position = _impl.cut_messages(view, position, self.max_frame_size, frames, Frame)
+            if end - position < _HEAD_SIZE:
+                break
             total, size = self._sizes(view, position)
             start = position + _HEAD_SIZE
             stop = position + _TOTAL_SIZE + total
@@ -275,15 +273,6 @@ def encode_send(command: BaseCommand | bytes, metadata: bytes, payload: bytes | 
     checksum = crc32c(payload, crc32c(sized))
     head = b"".join((_HEAD.pack(total, len(body)), body, CHECKSUM_MAGIC, _SIZE.pack(checksum), sized))
     return [head, payload]
-
-
-def varint(value: int) -> bytes:
-    """Return a non-negative number of at most 64 bits as a protobuf varint. Pure."""
-    if value < 128:
-        return VARINT_LAST[value]
-    if value < 16384:
-        return VARINT_MORE[value & 127] + VARINT_LAST[value >> 7]
-    return VARINT_MORE[value & 127] + VARINT_MORE[value >> 7 & 127] + varint(value >> 14)
 
 
 def _serialize(command: BaseCommand) -> bytes:
