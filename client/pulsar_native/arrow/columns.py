@@ -30,8 +30,8 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.wire import _impl
 from pulsar_native.wire.codec import parse_single, same_size, sequence_fields
 from pulsar_native.wire.entry import ParsedEntry
+from pulsar_native.wire.frames import varint
 from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
-from pulsar_native.wire.varint import varint
 
 if TYPE_CHECKING:
     import pyarrow

@@ -18,8 +18,8 @@ from struct import Struct
 from google.protobuf.message import DecodeError
 
 from pulsar_native.exceptions import InvalidMessage
+from pulsar_native.wire.frames import VARINT_LAST, VARINT_MORE, varint
 from pulsar_native.wire.pulsar_api_pb2 import SingleMessageMetadata
-from pulsar_native.wire.varint import VARINT_LAST, VARINT_MORE, varint
 
 _SIZE = Struct(">I")
 _START = Struct(">IBBB")  # size of a message's metadata, and the first three bytes of the metadata

@@ -15,8 +15,7 @@ from pulsar_native.exceptions import PulsarException, from_server_error
 from pulsar_native.message_id import MessageId
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.frames import encode_command, encode_send
-from pulsar_native.wire.varint import varint
+from pulsar_native.wire.frames import encode_command, encode_send, varint
 
 PROTOCOL_VERSION = 21
 _U64 = (1 << 64) - 1

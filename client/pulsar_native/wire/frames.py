@@ -13,15 +13,15 @@ and the frames before the malformed one in the same input are lost with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_native.exceptions import ProtocolViolation
-from pulsar_native.wire import _impl
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.pulsar_api_pb2 import BaseCommand
 
@@ -44,6 +44,12 @@ _TOTAL_SIZE = 4  # the total counts everything after itself
 # error).
 _OPEN_ENUMERATIONS = frozenset({"error.error", "send_error.error", "getSchemaResponse.schema.type"})
 
+VARINT_LAST = tuple(bytes((value,)) for value in range(128))
+"""A varint's only or last byte, by its seven bits."""
+
+VARINT_MORE = tuple(bytes((value | 128,)) for value in range(128))
+"""A varint byte that others follow, by its seven bits."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +60,10 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+CutMessages = Callable[[memoryview, int, int, list[Any], type[Frame]], int]
+"""Function that cuts the ordinary MESSAGE frames from a position on, and returns where they end (`_impl`)."""
+
+
 class FrameDecoder:
     """Decoder of a connection's stream into frames.
 
@@ -61,10 +71,15 @@ class FrameDecoder:
     be set at any time (CONNECTED has the broker's message size) and applies from the next frame on.
     """
 
-    __slots__ = ("_broken", "_head", "_missing", "_partial", "_payload", "_skipped", "max_frame_size")
+    __slots__ = ("_broken", "_cut_messages", "_head", "_missing", "_partial", "_payload", "_skipped", "max_frame_size")
 
-    def __init__(self, max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
+    def __init__(
+        self,
+        max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING,
+        cut_messages: CutMessages = lambda _view, position, _most, _frames, _kind: position,
+    ) -> None:
         self.max_frame_size = max_frame_size
+        self._cut_messages = cut_messages
         self._head = bytearray()  # sizes and command of a frame before its payload
         self._partial: BaseCommand | None = None  # the command of a frame whose payload has begun
         self._payload = BytesIO()
@@ -125,7 +140,7 @@ class FrameDecoder:
         position = self._resume(view, frames)
         end = len(view)
         while end - position >= _HEAD_SIZE:
-            position = _impl.cut_messages(view, position, self.max_frame_size, frames, Frame)
+            position = self._cut_messages(view, position, self.max_frame_size, frames, Frame)
             if end - position < _HEAD_SIZE:
                 break
             total, size = self._sizes(view, position)
@@ -273,6 +288,15 @@ def encode_send(command: BaseCommand | bytes, metadata: bytes, payload: bytes | 
     checksum = crc32c(payload, crc32c(sized))
     head = b"".join((_HEAD.pack(total, len(body)), body, CHECKSUM_MAGIC, _SIZE.pack(checksum), sized))
     return [head, payload]
+
+
+def varint(value: int) -> bytes:
+    """Return a non-negative number of at most 64 bits as a protobuf varint. Pure."""
+    if value < 128:
+        return VARINT_LAST[value]
+    if value < 16384:
+        return VARINT_MORE[value & 127] + VARINT_LAST[value >> 7]
+    return VARINT_MORE[value & 127] + VARINT_MORE[value >> 7 & 127] + varint(value >> 14)
 
 
 def _serialize(command: BaseCommand) -> bytes:

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.exceptions import ProtocolViolation
+from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
-from pulsar_native.wire.frames import Frame, FrameDecoder, encode_command, encode_send
+from pulsar_native.wire.frames import VARINT_LAST, VARINT_MORE, Frame, FrameDecoder, encode_command, encode_send, varint
 from support.wire_strategies import commands, described
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -31,7 +32,7 @@ def frame(command: bytes, payload: bytes = b"") -> bytes:
 
 def received(pieces: Iterable[bytes], limit: int = LIMIT) -> list[Frame]:
     """Feed pieces through one reused buffer, as a connection does."""
-    decoder = FrameDecoder(limit)
+    decoder = FrameDecoder(limit, _impl.cut_messages)
     buffer = bytearray(1 << 16)
     frames: list[Frame] = []
     for piece in pieces:
@@ -280,3 +281,15 @@ def test_receive_messages_up_to_size_limit() -> None:
     assert len(fits) == LIMIT and len(received([delivery(message), fits])) == 2
     with pytest.raises(ProtocolViolation, match="exceeds the limit"):
         received([delivery(message) + delivery(message, bytes(LIMIT))])
+
+
+def test_varint_width_borders() -> None:
+    for bits in range(0, 65, 7):
+        for value in {max(0, (1 << bits) - 1), min(1 << bits, (1 << 64) - 1)}:
+            key = pb.KeyLongValue(key="", value=value).SerializeToString()
+            assert varint(value) == key[3:]
+
+
+def test_varint_tables_by_seven_bits() -> None:
+    for value in range(128):
+        assert VARINT_LAST[value] == varint(value) and VARINT_MORE[value] + b"\1" == varint(value + 128)
