@@ -990,6 +990,16 @@ cdef class ScannedEntry:
         return self.parsed
 
 
+cdef bint _is_pair(Bytes data, Span span) noexcept:
+    """Return True if these are the bytes of a KeyValue, the key first."""
+    cdef Span part
+    cdef Py_ssize_t at = span.start, stop = at + span.size
+    if at >= stop or data[at] != 0x0A:
+        return False
+    at = _span(data, at + 1, stop, &part)
+    return 0 <= at < stop and data[at] == 0x12 and _span(data, at + 1, stop, &part) == stop
+
+
 cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept:
     """Read the entry's metadata from `at` to `stop`; return True if they are ordinary."""
     cdef uint64_t value = 0
@@ -1006,8 +1016,11 @@ cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py
                 return False
             if tag == 0x0A:
                 seen |= 1
-            elif tag != 0x22 and tag != 0x2A and tag != 0x32 and tag != 0x3A and tag != 0x82 and tag != 0x92:
-                # Not properties, replication, key, schema version or ordering key.
+            elif tag == 0x22:
+                if not _is_pair(data, span):
+                    return False
+            elif tag != 0x2A and tag != 0x32 and tag != 0x3A and tag != 0x82 and tag != 0x92:
+                # Not replication, key, schema version or ordering key.
                 return False
             continue
         if tag & 7:
