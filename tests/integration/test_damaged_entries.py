@@ -157,7 +157,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("parse", "parse_entry"),
         ("decrypt", "_decrypt"),
         ("decompress", "decompress"),
-        ("split", "split_batch"),
+        ("split", "_spans_of"),
     ):
         inner = getattr(entry_decoder, function)
 
