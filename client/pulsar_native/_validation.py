@@ -27,6 +27,7 @@ from pulsar_native.schema import BytesSchema, Schema
 
 MAX_U64 = (1 << 64) - 1
 MAX_I64 = (1 << 63) - 1
+_TEXT = frozenset({str})
 
 
 def checked_timeout(timeout: float | None) -> float | None:
@@ -49,10 +50,7 @@ def check_parts(
     event_timestamp: int | None,
 ) -> None:
     """Raise `InvalidMessage` for a field of a message of another type or out of range."""
-    if properties is not None and not (
-        isinstance(properties, Mapping)
-        and all(isinstance(key, str) and isinstance(value, str) for key, value in properties.items())
-    ):
+    if properties is not None and not _are_texts(properties):
         raise InvalidMessage("properties must be a mapping of str to str")
     if partition_key is not None and not isinstance(partition_key, str | bytes):
         raise InvalidMessage(f"partition_key must be str or bytes, not {type(partition_key).__name__}")
@@ -63,9 +61,20 @@ def check_parts(
     whole_number("event_timestamp", event_timestamp, MAX_U64)
 
 
+def _are_texts(properties: object) -> bool:
+    # A dict of plain texts without a Python step per pair: this runs for each message.
+    if type(properties) is dict:
+        kinds = {*map(type, properties), *map(type, properties.values())}
+        if kinds <= _TEXT:
+            return True
+    return isinstance(properties, Mapping) and all(
+        isinstance(key, str) and isinstance(value, str) for key, value in properties.items()
+    )
+
+
 def whole_number(name: str, number: object, maximum: int) -> None:
     """Raise `InvalidMessage` unless a number is None or an int from 0 to the maximum."""
-    if number is None:
+    if number is None or (type(number) is int and 0 <= number <= maximum):
         return
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= maximum:
         raise InvalidMessage(f"{name} must be a non-negative int up to {maximum}, not {number!r}")
