@@ -22,15 +22,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import checks
+import class_archive
 import covered
 import environments
 from broker import BrokerError, Standalone
 from environments import ROOT, python_of
 
 RESULTS = ROOT / ".results"
-
-# Spark's drivers live for seconds: the optimizing compiler and the concurrent collector cost them half their time.
-SPARK_DRIVER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # Node id of a test that may be skipped -> why that is right. Nothing else may be.
 ALLOWED_SKIPS: dict[str, str] = {}
@@ -46,6 +44,11 @@ class Suite:
     processes: int = 1
     # How xdist shares them. Files stay whole unless a suite says otherwise: their tests share brokers.
     dist: str = "loadfile"
+
+    @property
+    def spark(self) -> str | None:
+        """Environment of the Spark drivers that its tests start, None if they start none."""
+        return next((name for name in self.needs if name in ("spark", "tables")), None)
 
     @property
     def folder(self) -> str:
@@ -64,7 +67,7 @@ SUITES = (
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
     # Two processes have an Airflow of their own and wait for it most of the time; the third one runs the other files.
-    Suite("provider", ("airflow", "spark", "browser"), processes=3),
+    Suite("provider", ("airflow", "spark", "tables", "browser"), processes=3),
 )
 
 
@@ -100,6 +103,8 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: b
     else:
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
+    if suite.spark is not None and "SPARK_SUBMIT_OPTS" not in env:
+        env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
     say(f"{suite.name}: starts")
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
@@ -158,7 +163,6 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
 def shared_broker() -> Iterator[dict[str, str]]:
     """Give the environment that points tests to a broker started here, or to the one they already point to."""
     env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
-    env.setdefault("SPARK_SUBMIT_OPTS", SPARK_DRIVER_OPTIONS)
     env.pop("PYTHONPATH", None)
     if "PULSAR_TEST_SERVICE_URL" in env and "PULSAR_TEST_ADMIN_URL" in env:
         yield env

@@ -152,8 +152,10 @@ def _run(text: str, started: float, dry_run: bool) -> Outcome:
     from pyspark.sql import SparkSession
 
     from pyspark_pulsar.request import LoadRequest
+    from pyspark_pulsar.warmup import start_warm_up
 
     request = LoadRequest.parse(text)
+    start_warm_up(request)
     spark = SparkSession.builder.appName("pulsar-load").getOrCreate()
     load = Load(spark, request, started)
     try:

@@ -16,10 +16,11 @@ from typing import Any
 
 from pulsar_native.config import ClientConfig
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pulsar_native.jobs.secrets import looks_secret
 from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import ADVICE, CredentialsRef
-from pyspark_pulsar.encryption import READ_ACTION, READ_KEYS, KeyRefs
+from pyspark_pulsar.encryption import READ_ACTION, READ_KEYS, WRITE_KEYS, KeyRefs
 from pyspark_pulsar.positions import Offsets, parse_offsets
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, METADATA_COLUMNS, SOURCE_COLUMNS
 
@@ -80,6 +81,8 @@ _REFUSED = {
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "raw values may be of any schema, those of valueFormat=auto of one; leave it out",
 }
+# Options whose own checks refuse a secret, with a text of their own.
+_CHECKED_FOR_SECRETS = ("service.url", "admin.url", "credentialsref", READ_KEYS.lower(), WRITE_KEYS.lower())
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
 # pulsar.client.*: the Java client's configuration names in lower case, with their names in ClientConfig.
@@ -371,6 +374,8 @@ def sort_options(
     more: dict[str, Any] = {}
     for raw, value in options.items():
         folded = raw.lower()
+        if folded not in _CHECKED_FOR_SECRETS and looks_secret(value):
+            raise InvalidConfiguration(f"The value of option {raw} looks like a secret. {ADVICE}")
         if folded in _CLIENT_SETTINGS:
             name, field, convert = _CLIENT_SETTINGS[folded]
             client[field] = convert(name, value)

@@ -9,6 +9,7 @@ whether a load was finished.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -56,8 +57,33 @@ class Output:
     def count_rows(self) -> int:
         """Return the number of rows in the staging folder, from the footers of the files.
 
-        Read here as long as that takes less than the start of a Spark job, otherwise by such a job.
+        On a local filesystem they are read by pyarrow, elsewhere by Parquet's Java library.
         """
+        counted = self._count_local() if str(self._files.getUri().getScheme()) == "file" else None
+        return self._count_by_jvm() if counted is None else counted
+
+    def _count_local(self) -> int | None:
+        """Return the number of rows in local files, None if pyarrow cannot read all of them."""
+        import pyarrow
+        from pyarrow import parquet
+
+        def refuse(error: OSError) -> None:
+            raise error
+
+        found = 0
+        try:
+            for folder, _, names in os.walk(str(self._staging.toUri().getPath()), onerror=refuse):
+                found += sum(
+                    parquet.read_metadata(os.path.join(folder, name)).num_rows
+                    for name in names
+                    if name.endswith(".parquet")
+                )
+        except (OSError, pyarrow.ArrowException):
+            return None
+        return found
+
+    def _count_by_jvm(self) -> int:
+        """Return the number of rows; the footers are read by a Spark job if that takes longer than such a job."""
         context: Any = self._spark.sparkContext
         jvm, conf = context._jvm, context._jsc.hadoopConfiguration()
         found, until = 0, time.monotonic() + _FOOTER_SECONDS

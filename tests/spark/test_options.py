@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl, PulsarExc
 from pyspark_pulsar.options import ReadOptions, parse_time
 from pyspark_pulsar.positions import Position
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, SOURCE_COLUMNS
+from pyspark_pulsar.write_options import WriteOptions
 
 URL = {"service.url": "pulsar://localhost:6650"}
 MINIMUM = {**URL, "topic": "t"}
@@ -157,6 +159,22 @@ def test_options_literal_secret_raises_without_it(name: str) -> None:
         ReadOptions.parse({**MINIMUM, name: "token:s3cret-value"})
     assert "credentialsRef=env:VARIABLE, file:NAME" in str(refused.value)
     assert "s3cret-value" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("subscriptionPrefix", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJtZSJ9.s3cret-value"),
+        ("pulsar.client.listenerName", "token:s3cret-value"),
+        ("pulsar.client.tlsKeyFilePath", "-----BEGIN PRIVATE KEY-----\ns3cret-value\n-----END PRIVATE KEY-----"),
+        ("unknown", "Bearer s3cret-value"),
+    ],
+)
+def test_options_value_like_secret_raises_without_it(name: str, value: str) -> None:
+    for parse in (ReadOptions.parse, partial(WriteOptions.parse, streaming=False)):
+        with pytest.raises(InvalidConfiguration, match=r"looks like a secret\. Hand the secret over") as refused:
+            parse({**MINIMUM, name: value})
+        assert "s3cret-value" not in str(refused.value)
 
 
 def test_options_secret_as_reference_is_not_repeated() -> None:

@@ -19,11 +19,13 @@ def rows(spark: SparkSession, *places: tuple[str, int, int, int]) -> DataFrame:
     return spark.createDataFrame(list(places), "__topic STRING, __ledgerId LONG, __entryId LONG, __batchIndex INT")
 
 
-@pytest.mark.parametrize("seconds", [2.0, -1.0], ids=["footers", "job"])
+@pytest.mark.parametrize(("by_jvm", "seconds"), [(False, -1.0), (True, 2.0), (True, -1.0)], ids=["local", "jvm", "job"])
 def test_output_counts_rows_on_disk(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_jvm: bool, seconds: float
 ) -> None:
     monkeypatch.setattr(module, "_FOOTER_SECONDS", seconds)
+    if by_jvm:
+        monkeypatch.setattr(Output, "_count_local", lambda output: None)
     output = Output(spark, f"file://{tmp_path}/table/day=1")
     frame = rows(spark, ("t", 9, 1, -1), ("t", 10, 0, 0), ("t", 10, 0, 11), ("t", 10, 0, 2), ("u", 3, 4, -1))
     output.write(frame.repartition(3), ["__ledgerId"])
@@ -31,6 +33,15 @@ def test_output_counts_rows_on_disk(
     removed = next(tmp_path.rglob("__ledgerId=3/*.parquet"))
     removed.unlink()
     assert output.count_rows() == 4
+
+
+def test_output_with_cut_off_file_raises(spark: SparkSession, tmp_path: Path) -> None:
+    output = Output(spark, f"file://{tmp_path}/out")
+    output.write(rows(spark, ("t", 1, 0, -1), ("t", 1, 1, -1)), [])
+    file = next(tmp_path.rglob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(Exception, match="Checksum error"):
+        output.count_rows()
 
 
 def test_output_is_replaced_when_published(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Search for credentials in everything that a Spark job leaves or shows: nothing is found, whatever the form.
 
-The same search must find the topic's name in each place (in plans, which have no options, the source's name), so that
-a place that was not looked at fails the test.
+The same search must find the topic's name in each place, so that a place that was not looked at fails the test, and
+each form of a planted secret in bytes like those of the places.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ import pytest
 
 import pulsar_native
 from broker import Standalone
+from support.brokers import Broker, NewTopic
 from support.processes import command_lines
 from support.publishing import publish_groups
 
@@ -43,7 +45,13 @@ def files(folder: Path) -> bytes:
     return b"\n".join(str(path).encode() + b"\n" + path.read_bytes() for path in found)
 
 
-def run(arguments: list[str], credentials: str, folder: Path) -> dict[str, bytes]:
+def search(places: dict[str, bytes], secret: str) -> list[str]:
+    """Return the places that have the secret in some form."""
+    wanted = forms(secret)
+    return [place for place, found in places.items() if any(form in found for form in wanted)]
+
+
+def run(arguments: list[str], variables: dict[str, str], folder: Path) -> dict[str, bytes]:
     """Run the job by spark-submit and return what it left and showed, by place."""
     for name in ("events", "left"):
         (folder / name).mkdir()
@@ -61,7 +69,7 @@ def run(arguments: list[str], credentials: str, folder: Path) -> dict[str, bytes
     settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     environment = Path(sys.executable).parent
     command = [str(environment / "spark-submit"), "--master", "local[2]", *settings, str(DRIVER), *arguments]
-    env = {**os.environ, "PATH": f"{environment}:{os.environ['PATH']}", "PULSAR_CREDENTIALS": credentials}
+    env = {**os.environ, "PATH": f"{environment}:{os.environ['PATH']}", **variables}
     seen: set[str] = set()
     with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(command, env=env, cwd=folder / "left", stdout=stdout, stderr=stderr)
@@ -73,7 +81,6 @@ def run(arguments: list[str], credentials: str, folder: Path) -> dict[str, bytes
             time.sleep(0.1)
     out, err = (folder / "stdout").read_bytes(), (folder / "stderr").read_bytes()
     assert process.returncode == 0, (out[-2000:] + err[-4000:]).decode(errors="replace")
-    assert f"ROWS {ROWS}".encode() in out
     return {
         "plans": out,
         "driver's log": err,
@@ -97,9 +104,66 @@ def test_job_leaves_no_credentials_anywhere(secure_broker: Standalone, tmp_path:
         secure_broker.service_url, name, f"{name}-copy", str(tmp_path / "left"), "env:PULSAR_CREDENTIALS",
         "subscriptionPrefix=searched",
     ]  # fmt: skip
-    places = run(arguments, credentials, tmp_path)
-    known = {place: b"BatchScan pulsar" if place == "plans" else name.encode() for place in places}
-    assert [place for place, found in places.items() if known[place] not in found] == []
-    wanted = {form for part in token.split(".")[1:] for form in forms(part)}
-    hits = [place for place, found in places.items() if any(form in found for form in wanted)]
-    assert hits == []
+    places = run(arguments, {"PULSAR_CREDENTIALS": credentials}, tmp_path)
+    assert f"ROWS {ROWS}".encode() in places["plans"]
+    assert search(places, name) == list(places), "what is there is found in each place"
+    assert {place for part in token.split(".")[1:] for place in search(places, part)} == set()
+
+
+@pytest.mark.proves("D10")
+@pytest.mark.usefixtures("spark_environment")
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("pulsar.client.authParams", "token:{}", "Hand the secret over by reference"),
+        ("credentialsRef", "{}", "not the secret itself"),
+        ("service.url", "pulsar://me:{}@127.0.0.1:6650", "must not hold credentials"),
+        ("pulsar.client.listenerName", "token:{}", "looks like a secret"),
+    ],
+)
+def test_literal_secret_is_refused_and_left_nowhere(
+    broker: Broker, topic: NewTopic, tmp_path: Path, option: str, value: str, error: str
+) -> None:
+    secret, name = "s3cret-of-the-user-4711", topic()
+    arguments = [broker.service_url, name, topic(), str(tmp_path / "left"), "env:PULSAR_CREDENTIALS"]
+    places = run(arguments, {"LITERAL_OPTION": option, "LITERAL_SECRET": value.format(secret)}, tmp_path)
+    refused = [line for line in places["plans"].decode().splitlines() if line.startswith("REFUSED ")]
+    queries = ("read", "write", "stream read", "stream write")
+    assert [line.split(":")[0] for line in refused] == [f"REFUSED {query}" for query in queries]
+    assert [line for line in refused if error not in line] == []
+    assert search(places, secret) == []
+
+
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "in a line": lambda raw: b'{"authParams": "token:' + raw + b'"}',
+    "quoted": lambda raw: quote(raw, safe="").encode(),
+    "base64": base64.b64encode,
+    "base64 behind one byte": lambda raw: base64.b64encode(b"x" + raw),
+    "base64url behind two bytes": lambda raw: base64.urlsafe_b64encode(b"xy" + raw),
+    "hex": lambda raw: raw.hex().encode(),
+    "utf-16": lambda raw: raw.decode().encode("utf-16-le"),
+}
+
+
+@pytest.mark.parametrize("encode", ENCODERS.values(), ids=list(ENCODERS))
+def test_search_finds_planted_secret(tmp_path: Path, encode: Callable[[bytes], bytes]) -> None:
+    secret = "pl4nted/secret+of?the=test~"
+    clean, planted = tmp_path / "clean", tmp_path / "planted" / "deep"
+    for folder in (clean, planted):
+        folder.mkdir(parents=True)
+        (folder / "events").write_bytes(b"\0\xffevents" * 100)
+    places = {"clean": files(clean), "planted": files(planted)}
+    assert search(places, secret) == []
+    (planted / ".hidden").write_bytes(b"\0\xff before " + encode(secret.encode()) + b" after")
+    assert search({"clean": files(clean), "planted": files(planted.parent)}, secret) == ["planted"]
+
+
+def test_search_finds_secret_in_command_line() -> None:
+    secret = f"planted-{time.time_ns()}"
+    assert search({"process list": "\n".join(command_lines()).encode()}, secret) == []
+    child = subprocess.Popen([sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE)
+    try:
+        assert search({"process list": "\n".join(command_lines()).encode()}, secret) == ["process list"]
+    finally:
+        child.communicate(b"\n", timeout=30)

@@ -3,24 +3,36 @@
 spark-submit … secret_driver.py SERVICE_URL TOPIC TARGET FOLDER CREDENTIALS_REF [OPTION=VALUE …]
 
 Reads TOPIC and prints the plans of that, appends the rows to TARGET, streams TOPIC into Parquet and TARGET, with the
-checkpoints in FOLDER.
+checkpoints in FOLDER. If the variable LITERAL_OPTION is set, every one of these has the option of that name with the
+value of LITERAL_SECRET, as a user may put it there, and the failures are printed instead.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    """Run the four queries."""
-    from pyspark.sql import SparkSession
+    """Run the four queries, or try them with a secret as an option."""
+    from pyspark.sql import SparkSession, functions
 
     url, topic, target, folder, reference, *more = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
     shared = {"service.url": url, "credentialsRef": reference}
     source = {**shared, "topic": topic, "startingOffsets": "earliest", **dict(each.split("=", 1) for each in more)}
+    if "LITERAL_OPTION" in os.environ:
+        try_literal(spark, source, {**shared, "topic": target}, folder)
+        spark.stop()
+        return
     frame = spark.read.format("pulsar").options(**source).load()
+    # Plans have no options: the topic's name is a literal of the query too.
+    frame = frame.withColumn("name", functions.lit(topic))
     frame.explain(True)
     plan: Any = frame
     execution = plan._jdf.queryExecution()
@@ -33,6 +45,35 @@ def main() -> None:
     sink = sink.option("checkpointLocation", f"{folder}/checkpoint-write")
     sink.trigger(availableNow=True).start().awaitTermination(120)
     spark.stop()
+
+
+def try_literal(spark: SparkSession, source: dict[str, str], target: dict[str, str], folder: str) -> None:
+    """Run each kind of query with the secret as an option, and print the class and text of its failure."""
+    literal = {os.environ["LITERAL_OPTION"]: os.environ["LITERAL_SECRET"]}
+    source, target = source | literal, target | literal
+    rows = spark.range(2).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS value")
+    # A stream that needs no option of ours.
+    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    sink = ticks.selectExpr("CAST(CAST(value AS STRING) AS BINARY) AS value").writeStream.format("pulsar")
+    sink = sink.options(**target).option("checkpointLocation", f"{folder}/checkpoint-write").trigger(availableNow=True)
+    parquet = {"path": f"{folder}/rows", "checkpointLocation": f"{folder}/checkpoint-read"}
+
+    def stream_read() -> None:
+        found = spark.readStream.format("pulsar").options(**source).load()
+        found.writeStream.format("parquet").options(**parquet).trigger(availableNow=True).start().awaitTermination(120)
+
+    tries: dict[str, Callable[[], object]] = {
+        "read": lambda: spark.read.format("pulsar").options(**source).load().count(),
+        "write": lambda: rows.write.format("pulsar").options(**target).mode("append").save(),
+        "stream read": stream_read,
+        "stream write": lambda: sink.start().awaitTermination(120),
+    }
+    for name, query in tries.items():
+        try:
+            query()
+        except Exception as error:
+            text = " ".join(str(error).split())
+            sys.stdout.write(f"REFUSED {name}: {type(error).__name__}: {text}\n")
 
 
 if __name__ == "__main__":
