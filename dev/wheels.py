@@ -99,7 +99,7 @@ def install(folder: Path, wheels: Path, extras: Sequence[str] = ()) -> Path:
     wanted[-1] = wanted[-1].replace(" @", f"[{','.join(extras)}] @" if extras else " @", 1)
     if "spark" not in extras:
         wanted = [each for each in wanted if not each.startswith("pyspark-pulsar")]
-    command = [uv, "pip", "install", "--quiet", "--python", str(python), "--compile-bytecode"]
+    command = [uv, "pip", "install", "--quiet", "--python", str(python)]
     command += ["--constraint", str(REQUIREMENTS / "airflow.txt"), *wanted]
     environments.run(f"{folder.name}: the provider from its wheels", command, env=env)
     return python
