@@ -1,23 +1,30 @@
-"""Fields of a received message and their bulk operations: in plain Python, or compiled where that is built.
+"""Steps of the data path per message: in plain Python, or compiled where that is built.
 
 `Message` inherits its fields from here, so that creating one, `data()` and `message_id()` are compiled steps without a
-Python call. Plain Python is the reference. The choice is made at import, by the same environment variable as in
-`wire._impl`, which reports a wrong value of it. Rules: no I/O; nothing of the wire format.
+Python call; queues of messages and of acknowledgements, and methods of the APIs (`compiled_form`), are compiled, too.
+Plain Python is the reference. The choice is made at import, by the same environment variable as in `wire._impl`, which
+reports a wrong value of it. Rules: no I/O; nothing of the wire format; each method of a queue is one atomic step, since
+the APIs call them in any thread without a lock.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_native.message_id import MessageId
 
+_PACKED = struct.Struct("=iii")
+
 M = TypeVar("M", bound="MessageFields")
+F = TypeVar("F", bound=Callable[..., Any])
 _entry_of, _index_of = attrgetter("entry"), attrgetter("batch_index")
 
 AckRun = tuple[Any, int, int, list[int] | None]
@@ -106,34 +113,98 @@ def make_uniform_messages(kind: type[M], entry: Any, first: int, stop: int, size
     return list(map(kind, repeat(entry), range(first, stop), *columns))
 
 
-def take_runs(messages: deque[Any], count: int) -> list[AckRun]:
-    """Remove `count` messages from the left of a deque and return them in runs of one entry each.
+class MessageQueue(deque[M]):
+    """Queue of received messages, of one entry or made before; compiled, the messages of an entry are made on dequeue.
 
-    Others may append concurrently; nobody else may remove.
+    `popleft` and `pop` raise IndexError when it is empty.
     """
-    runs: list[AckRun] = []
-    # No message equals the sentinel: `iter` is the quickest way to call again and again.
-    for entry, run in groupby(islice(iter(messages.popleft, None), count), _entry_of):
-        indexes = list(map(_index_of, run))
-        first, number = indexes[0], len(indexes)
-        ordered = indexes == list(range(first, first + number))
-        runs.append((entry, first, number, None if ordered else indexes))
-    return runs
+
+    __slots__ = ()
+
+    def extend_places(
+        self, kind: type[M], entry: Any, first: int, stop: int, places: list[tuple[int, int, int]]
+    ) -> None:
+        """Add messages of an entry with the indexes from `first` to `stop`; `places` are the offsets of all."""
+        self.extend(make_messages(kind, entry, first, stop, places[first:stop]))
+
+    def extend_packed(self, kind: type[M], entry: Any, first: int, stop: int, packed: bytes) -> None:
+        """Add messages of an entry as `extend_places`; the offsets are packed as 32-bit numbers."""
+        self.extend_places(kind, entry, first, stop, list(_PACKED.iter_unpack(packed)))
+
+    def extend_uniform(self, kind: type[M], entry: Any, first: int, stop: int, size: int, length: int) -> None:
+        """Add messages of an entry as `make_uniform_messages` returns them."""
+        self.extend(make_uniform_messages(kind, entry, first, stop, size, length))
+
+    def drain_to(self, messages: list[M], count: int, most: int) -> int:
+        """Move messages from the left to a list: at most `count`, and none more when they have `most` payload bytes.
+
+        Return their payload bytes.
+        """
+        take, collect = self.popleft, messages.append
+        size = 0
+        try:
+            for _ in range(count):
+                message = take()
+                collect(message)
+                size += message._end - message._start
+                if size >= most:
+                    break
+        except IndexError:
+            # Another thread may dequeue from here, too.
+            pass
+        return size
 
 
-_PYTHON = (MessageFields, make_messages, make_uniform_messages, take_runs)
+class PendingAcks(deque[Any]):
+    """Acknowledged messages until they are grouped; `is_open` is the owner's flag. Compiled, it keeps runs only."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+
+    def take_runs(self) -> list[AckRun]:
+        """Remove all messages and return them in runs of one entry each. Called by one thread at a time."""
+        runs: list[AckRun] = []
+        # No message equals the sentinel: `iter` is the quickest way to call again and again. What others append
+        # meanwhile stays.
+        for entry, run in groupby(islice(iter(self.popleft, None), len(self)), _entry_of):
+            indexes = list(map(_index_of, run))
+            first, number = indexes[0], len(indexes)
+            ordered = indexes == list(range(first, first + number))
+            runs.append((entry, first, number, None if ordered else indexes))
+        return runs
 
 
-def _chosen() -> tuple[Any, ...]:
+_PYTHON = (MessageFields, make_messages, make_uniform_messages, MessageQueue, PendingAcks)
+_NAMES = tuple(each.__name__ for each in _PYTHON)
+
+
+def _chosen() -> Any:
     if os.environ.get("PULSAR_NATIVE_IMPL") == "python":
-        return _PYTHON
+        return None
     try:
-        compiled: Any = importlib.import_module("pulsar_native._message_speedups")
+        return importlib.import_module("pulsar_native._message_speedups")
     except ImportError:
-        return _PYTHON
-    return compiled.MessageFields, compiled.make_messages, compiled.make_uniform_messages, compiled.take_runs
+        return None
 
 
-if not TYPE_CHECKING:
-    MessageFields, make_messages, make_uniform_messages, take_runs = _chosen()
-is_compiled = MessageFields is not _PYTHON[0]
+def compiled_form(reference: F) -> F:
+    """Return the compiled form of a method of an API where it is built, else the method itself.
+
+    The form takes the usual steps without a Python frame, and calls the method for everything else.
+    """
+    if _compiled is None:
+        return reference
+    form: F = getattr(_compiled, reference.__name__)
+    functools.update_wrapper(form, reference)
+    return form
+
+
+_compiled: Any = _chosen()
+is_compiled = _compiled is not None
+if not TYPE_CHECKING and is_compiled:
+    MessageFields, make_messages, make_uniform_messages, MessageQueue, PendingAcks = (
+        getattr(_compiled, name) for name in _NAMES
+    )

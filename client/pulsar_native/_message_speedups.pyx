@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=True
-"""`_message_fields`, compiled; optional, and with the same behaviour.
+"""`_message_fields` and the usual steps of the sync API, compiled; optional, and with the same behaviour.
 
 Rules: offsets come from the decoder, which has compared them with the body; slices are limited to it all the same. The
 type takes no part in garbage collection: a message refers to its entry and to numbers, and nothing refers back.
@@ -7,6 +7,9 @@ type takes no part in garbage collection: a message refers to its entry and to n
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t
+
+from collections import deque
 
 from pulsar_native.message_id import MessageId
 
@@ -114,24 +117,288 @@ def make_uniform_messages(
     return made
 
 
-def take_runs(messages, Py_ssize_t count):
-    """As `_message_fields.take_runs`."""
-    cdef list runs = [], indexes = None
-    cdef MessageFields message
-    cdef object entry = None, take = messages.popleft
-    cdef Py_ssize_t number = 0, first = 0, left
-    for left in range(count):
-        message = <MessageFields?>take()
-        if message.entry is entry and number:
-            if indexes is None and message.batch_index != first + number:
-                indexes = list(range(first, first + number))
-            if indexes is not None:
-                indexes.append(message.batch_index)
-            number += 1
-            continue
+# ---- queues ----------------------------------------------------------------------------------------------------------
+#
+# Each method is one atomic step: under the GIL since nothing that may run other Python code comes between reading and
+# writing the state (creating an object may, by way of garbage collection), without the GIL by a critical section.
+
+
+cdef class MessageQueue:
+    """Queue of received messages, of one entry, which are made on dequeue, or made before."""
+
+    # Messages of an entry from `next` to `stop`; with `places`, or all of one size.
+    cdef object entry
+    cdef type kind
+    # A list, packed bytes, or None.
+    cdef object places
+    cdef Py_ssize_t next, stop, size, length
+    # Messages made before, behind these.
+    cdef object made
+    cdef tuple nothing
+
+    def __init__(self, messages=()):
+        self.made = deque(messages)
+        self.nothing = ()
+
+    def __len__(self):
+        return self.stop - self.next + len(self.made)
+
+    def extend(self, messages):
+        """Add messages."""
+        self.made.extend(messages)
+
+    def extend_places(self, type kind not None, entry, Py_ssize_t first, Py_ssize_t stop, list places not None):
+        """As `_message_fields.MessageQueue.extend_places`."""
+        _check(kind)
+        if not 0 <= first <= stop <= len(places):
+            raise ValueError(f"There are places of {len(places)} messages, not of {stop}")
+        self._extend(kind, entry, first, stop, places, 0, 0)
+
+    def extend_packed(self, type kind not None, entry, Py_ssize_t first, Py_ssize_t stop, bytes packed not None):
+        """As `_message_fields.MessageQueue.extend_packed`."""
+        _check(kind)
+        if not 0 <= first <= stop <= len(packed) // 12:
+            raise ValueError(f"There are places of {len(packed) // 12} messages, not of {stop}")
+        self._extend(kind, entry, first, stop, packed, 0, 0)
+
+    def extend_uniform(
+        self, type kind not None, entry, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t size, Py_ssize_t length
+    ):
+        """As `_message_fields.MessageQueue.extend_uniform`."""
+        _check(kind)
+        self._extend(kind, entry, first, stop, None, size, length)
+
+    cdef _extend(
+        self,
+        type kind,
+        object entry,
+        Py_ssize_t first,
+        Py_ssize_t stop,
+        object places,
+        Py_ssize_t size,
+        Py_ssize_t length,
+    ):
+        cdef Py_ssize_t index
+        if first >= stop:
+            return
+        if self.next < self.stop or self.made:
+            if places is None:
+                self.made.extend(make_uniform_messages(kind, entry, first, stop, size, length))
+            else:
+                self.made.extend(self._at(index, kind, entry, places, 0, 0) for index in range(first, stop))
+            return
+        with cython.critical_section(self):
+            self.kind, self.entry, self.places = kind, entry, places
+            self.size, self.length = size, length
+            self.next = first
+            # Last: from here on the messages are in the queue.
+            self.stop = stop
+
+    cdef MessageFields _at(
+        self, Py_ssize_t index, type kind, object entry, object places, Py_ssize_t size, Py_ssize_t length
+    ):
+        cdef Py_ssize_t at
+        cdef const int32_t* place
+        if type(places) is bytes:
+            place = <const int32_t*>PyBytes_AS_STRING(places) + 3 * index
+            return _make(kind, self.nothing, entry, index, place[0], place[1], place[2])
+        if places is None:
+            at = index * (4 + size + length) + 4
+            return _make(kind, self.nothing, entry, index, at, at + size, at + size + length)
+        meta_start, start, end = places[index]
+        return _make(kind, self.nothing, entry, index, meta_start, start, end)
+
+    cdef MessageFields _take(self):
+        """Return the first message of the entry, None when there is none."""
+        cdef Py_ssize_t index, size, length
+        cdef type kind
+        cdef object entry, places
+        with cython.critical_section(self):
+            if self.next >= self.stop:
+                return None
+            index = self.next
+            kind, entry, places, size, length = self.kind, self.entry, self.places, self.size, self.length
+            self.next = index + 1
+        if index + 1 == self.stop:
+            self._release()
+        return self._at(index, kind, entry, places, size, length)
+
+    cdef _release(self):
+        """Drop the references of an entry without messages."""
+        with cython.critical_section(self):
+            if self.next >= self.stop:
+                self.entry, self.places = None, None
+
+    def popleft(self):
+        """Remove and return the first message."""
+        message = self._take()
+        return self.made.popleft() if message is None else message
+
+    def pop(self):
+        """Remove and return the last message."""
+        cdef Py_ssize_t index, size, length
+        cdef type kind
+        cdef object entry, places
+        if self.made:
+            return self.made.pop()
+        with cython.critical_section(self):
+            if self.next >= self.stop:
+                raise IndexError("pop from an empty queue")
+            index = self.stop - 1
+            kind, entry, places, size, length = self.kind, self.entry, self.places, self.size, self.length
+            self.stop = index
+        if index == self.next:
+            self._release()
+        return self._at(index, kind, entry, places, size, length)
+
+    def clear(self):
+        """Remove all messages."""
+        with cython.critical_section(self):
+            self.next = self.stop = 0
+        self._release()
+        self.made.clear()
+
+    def drain_to(self, list messages not None, Py_ssize_t count, Py_ssize_t most):
+        """As `_message_fields.MessageQueue.drain_to`."""
+        cdef MessageFields message
+        cdef Py_ssize_t size = 0, left
+        for left in range(count):
+            message = self._take()
+            if message is None:
+                try:
+                    message = self.made.popleft()
+                except IndexError:
+                    break
+            messages.append(message)
+            size += message._end - message._start
+            if size >= most:
+                break
+        return size
+
+
+cdef class PendingAcks:
+    """Acknowledged messages until they are grouped, as runs of one entry; `is_open` is the owner's flag."""
+
+    cdef public bint is_open
+    cdef list runs
+    # The run that may go on, and the number of messages of all.
+    cdef object entry
+    cdef Py_ssize_t first, number, count
+
+    def __init__(self):
+        self.runs = []
+
+    def __len__(self):
+        return self.count
+
+    def append(self, MessageFields message not None):
+        """Add a message."""
+        self._append(message)
+
+    cdef _append(self, MessageFields message):
+        cdef object entry
+        cdef Py_ssize_t first, number
+        with cython.critical_section(self):
+            self.count += 1
+            if message.entry is self.entry and message.batch_index == self.first + self.number:
+                self.number += 1
+                return
+            # Order of events: the new run first, since creating the tuple may let another thread append. The order of
+            # the runs has no meaning.
+            entry, first, number = self.entry, self.first, self.number
+            self.entry, self.first, self.number = message.entry, message.batch_index, 1
         if number:
-            runs.append((entry, first, number, indexes))
-        entry, first, number, indexes = message.entry, message.batch_index, 1, None
-    if number:
-        runs.append((entry, first, number, indexes))
-    return runs
+            self.runs.append((entry, first, number, None))
+
+    cdef list _take_all(self):
+        cdef list fresh = [], runs
+        cdef object entry
+        cdef Py_ssize_t first, number
+        with cython.critical_section(self):
+            runs, self.runs = self.runs, fresh
+            entry, first, number = self.entry, self.first, self.number
+            self.entry, self.number, self.count = None, 0, 0
+        if number:
+            runs.append((entry, first, number, None))
+        return runs
+
+    def take_runs(self):
+        """As `_message_fields.PendingAcks.take_runs`."""
+        cdef list merged = [], indexes = None
+        cdef object entry = None
+        cdef Py_ssize_t first, number, start = 0, total = 0
+        for each, first, number, _ in self._take_all():
+            if each is entry:
+                if indexes is None:
+                    indexes = list(range(start, start + total))
+                indexes.extend(range(first, first + number))
+                total += number
+                continue
+            if total:
+                merged.append((entry, start, total, indexes))
+            entry, start, total, indexes = each, first, number, None
+        if total:
+            merged.append((entry, start, total, indexes))
+        return merged
+
+    def remove(self, MessageFields message not None):
+        """Remove a message that was added; raises ValueError when it is not there."""
+        cdef list kept = []
+        cdef bint found = False
+        for entry, first, number, _ in self._take_all():
+            if found or entry is not message.entry or not first <= message.batch_index < first + number:
+                kept.append((entry, first, number))
+                continue
+            found = True
+            kept.append((entry, first, message.batch_index - first))
+            kept.append((entry, message.batch_index + 1, first + number - message.batch_index - 1))
+        with cython.critical_section(self):
+            for entry, first, number in kept:
+                if number:
+                    self.runs.append((entry, first, number, None))
+                    self.count += number
+        if not found:
+            raise ValueError("The message is not there")
+
+    def clear(self):
+        """Remove all messages."""
+        self._take_all()
+
+
+# ---- methods of the APIs ---------------------------------------------------------------------------------------------
+#
+# `_message_fields.compiled_form` gives them to the classes; `__wrapped__` is the method in Python.
+
+
+def receive(self, timeout_millis=None):
+    """As `sync.Consumer.receive`."""
+    queue = self._prefetched
+    if type(queue) is MessageQueue and (timeout_millis is None or type(timeout_millis) is int):
+        message = (<MessageQueue>queue)._take()
+        if message is not None:
+            return message
+    return receive.__wrapped__(self, timeout_millis)
+
+
+def read_next(self, timeout_millis=None):
+    """As `sync.Reader.read_next`."""
+    queue = self._prefetched
+    if type(queue) is MessageQueue and (timeout_millis is None or type(timeout_millis) is int):
+        message = (<MessageQueue>queue)._take()
+        if message is not None:
+            return message
+    return read_next.__wrapped__(self, timeout_millis)
+
+
+def acknowledge(self, message, *, txn=None):
+    """As `sync.Consumer.acknowledge`."""
+    if txn is None and isinstance(message, MessageFields) and (<MessageFields>message).entry is not None:
+        acks = (<dict?>self._fast_acks).get((<MessageFields>message).entry.topic)
+        if acks is not None:
+            # The steps of `AckGroupingTracker.add_fast`, in their order.
+            pending = <PendingAcks?>acks.fast_path
+            (<PendingAcks>pending)._append(<MessageFields>message)
+            if not (<PendingAcks>pending).is_open:
+                acks.open_fast_path(message)
+            return None
+    return acknowledge.__wrapped__(self, message, txn=txn)

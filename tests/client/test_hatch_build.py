@@ -19,7 +19,7 @@ def build(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Build a wheel."""
     kept = {name: value for name, value in os.environ.items() if name != "PULSAR_NATIVE_IMPL"}
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    return subprocess.run(command, cwd=CLIENT, env={**kept, **env}, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=CLIENT, env={**kept, **env}, capture_output=True, text=True, timeout=300)
 
 
 def test_a_wheel_has_the_compiled_module_where_there_is_a_compiler(tmp_path: Path) -> None:
@@ -48,5 +48,5 @@ def test_a_compiled_wheel_that_was_asked_for_is_made_or_it_is_an_error(compiler:
 
 def test_building_in_place_tells_why_it_cannot() -> None:
     script = [sys.executable, str(CLIENT / "hatch_build.py")]
-    done = subprocess.run(script, env={**os.environ, "CC": "/nowhere/cc"}, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(script, env={**os.environ, "CC": "/nowhere/cc"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "/nowhere/cc" in done.stderr.splitlines()[-1]

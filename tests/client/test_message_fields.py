@@ -6,9 +6,11 @@ import copy
 import gc
 import importlib
 import importlib.util
+import inspect
 import random
+import struct
 import sys
-from collections import deque
+import threading
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +20,7 @@ import pytest
 
 import environments
 import pulsar_native
+from pulsar_native import Consumer, Reader
 from pulsar_native import _message_fields as chosen
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
@@ -100,27 +103,157 @@ def test_message_fields_bulk_creation(fields: ModuleType) -> None:
     assert fields.make_uniform_messages(kind, entry, 5, 5, 3, 4) == []
 
 
-def test_message_fields_runs_as_indexes_tell(fields: ModuleType) -> None:
+def test_pending_acks_runs_as_indexes_tell(fields: ModuleType) -> None:
     chance = random.Random(7)
     kind, entries = kind_of(fields), [Entry(number=number) for number in range(4)]
+    pending = fields.PendingAcks()
     for _ in range(300):
-        acked = deque(
-            kind(chance.choice(entries), chance.randrange(-1, 5), 0, 0, 0) for _ in range(chance.randrange(12))
-        )
+        acked = [kind(chance.choice(entries), chance.randrange(-1, 5), 0, 0, 0) for _ in range(chance.randrange(12))]
         if chance.random() < 0.5:
-            acked = deque(kind(entries[0], index, 0, 0, 0) for index in range(chance.randrange(1, 9)))
-        count = chance.randrange(len(acked) + 1)
-        expected = [(message.entry, message.batch_index) for message in acked][:count]
-        left = list(acked)[count:]
-        runs = fields.take_runs(acked, count)
-        assert list(acked) == left
+            acked = [kind(entries[0], index, 0, 0, 0) for index in range(chance.randrange(1, 9))]
+        for message in acked:
+            pending.append(message)
+        assert len(pending) == len(acked) and bool(pending) is bool(acked)
+        if acked and chance.random() < 0.3:
+            gone = acked.pop(chance.randrange(len(acked)))
+            pending.remove(gone)
+            assert len(pending) == len(acked)
+        runs = pending.take_runs()
+        assert not pending and pending.take_runs() == []
         found = []
         for entry, first, number, indexes in runs:
             own = list(range(first, first + number)) if indexes is None else indexes
             assert len(own) == number and own[0] == first
-            found += [(entry, index) for index in own]
-        assert found == expected
+            found += [(entry.entry_id, index) for index in own]
+        assert sorted(found) == sorted((message.entry.entry_id, message.batch_index) for message in acked)
         assert all(run[0] is not following[0] for run, following in pairwise(runs))
+
+
+def test_pending_acks_flag_remove_and_clear(fields: ModuleType) -> None:
+    kind, pending = kind_of(fields), fields.PendingAcks()
+    first, second = kind(Entry(number=1), 0, 0, 0, 0), kind(Entry(number=2), 0, 0, 0, 0)
+    assert not pending.is_open
+    pending.is_open = True
+    pending.append(first)
+    with pytest.raises(ValueError):
+        pending.remove(second)
+    assert pending.is_open and len(pending) == 1
+    pending.clear()
+    assert not pending and pending.take_runs() == []
+
+
+def test_pending_acks_of_several_threads_all_taken(fields: ModuleType) -> None:
+    kind, pending = kind_of(fields), fields.PendingAcks()
+    entries = [Entry(number=number) for number in range(3)]
+    own = [[kind(entry, index, 0, 0, 0) for index in range(3000)] for entry in entries]
+    begun = threading.Barrier(4)
+
+    def append(messages: list[Any]) -> None:
+        begun.wait(10)
+        for message in messages:
+            pending.append(message)
+
+    threads = [threading.Thread(target=append, args=(messages,)) for messages in own]
+    for thread in threads:
+        thread.start()
+    begun.wait(10)
+    runs = []
+    while any(thread.is_alive() for thread in threads):
+        runs += pending.take_runs()
+    runs += pending.take_runs()
+    assert sum(number for _, _, number, _ in runs) == 9000
+    for entry in entries:
+        found = [
+            index
+            for each, first, number, indexes in runs
+            if each is entry
+            for index in (range(first, first + number) if indexes is None else indexes)
+        ]
+        assert sorted(found) == list(range(3000))
+
+
+def queue_of(fields: ModuleType, way: str, entry: Entry) -> Any:
+    """Return a queue with the messages 2 to 5 of an entry."""
+    kind, queue = kind_of(fields), fields.MessageQueue()
+    if way == "uniform":
+        queue.extend_uniform(kind, entry, 2, 6, 3, 4)
+    elif way == "places":
+        places = [(index * 11 + 4, index * 11 + 7, index * 11 + 11) for index in range(9)]
+        queue.extend_places(kind, entry, 2, 6, places)
+    elif way == "packed":
+        places = [(index * 11 + 4, index * 11 + 7, index * 11 + 11) for index in range(9)]
+        queue.extend_packed(kind, entry, 2, 6, b"".join(struct.pack("=iii", *place) for place in places))
+    else:
+        queue.extend(fields.make_uniform_messages(kind, entry, 2, 6, 3, 4))
+    return queue
+
+
+@pytest.mark.parametrize("way", ["uniform", "places", "packed", "made"])
+def test_message_queue_from_both_ends(fields: ModuleType, way: str) -> None:
+    entry = Entry(bytes(range(100)))
+    queue = queue_of(fields, way, entry)
+    assert len(queue) == 4
+    first, last = queue.popleft(), queue.pop()
+    assert (first.batch_index, last.batch_index, len(queue)) == (2, 5, 2)
+    for message in (first, last):
+        at = message.batch_index * 11
+        assert message.data() == entry.body[at + 7 : at + 11] and message.entry is entry
+        assert (message._meta_start, len(message)) == (at + 4, 4)
+    # Messages made before follow those of the entry.
+    queue.extend_uniform(kind_of(fields), entry, 7, 8, 3, 4)
+    queue.extend_packed(kind_of(fields), entry, 0, 1, struct.pack("=iii", 4, 7, 11))
+    left = [queue.popleft() for _ in range(4)]
+    assert [message.batch_index for message in left] == [3, 4, 7, 0] and not queue
+    assert [message.data() for message in left[2:]] == [entry.body[84:88], entry.body[7:11]]
+    for take in (queue.pop, queue.popleft):
+        with pytest.raises(IndexError):
+            take()
+
+
+@pytest.mark.parametrize("way", ["uniform", "places", "packed", "made"])
+def test_message_queue_drains_up_to_count_and_bytes(fields: ModuleType, way: str) -> None:
+    def drained(count: int, most: int) -> tuple[list[int], int, int]:
+        messages: list[Any] = []
+        queue = queue_of(fields, way, Entry(bytes(100)))
+        size = queue.drain_to(messages, count, most)
+        return [message.batch_index for message in messages], size, len(queue)
+
+    assert drained(9, 1000) == ([2, 3, 4, 5], 16, 0)
+    assert drained(3, 1000) == ([2, 3, 4], 12, 1)
+    assert drained(9, 5) == ([2, 3], 8, 2) and drained(9, 8) == ([2, 3], 8, 2)
+    assert drained(0, 1000) == ([], 0, 4)
+
+
+def test_message_queue_frees_the_entry(fields: ModuleType) -> None:
+    entry = Entry(bytes(100))
+    before = sys.getrefcount(entry)
+    for empty in ("clear", "popleft", "pop"):
+        queue = queue_of(fields, "uniform", entry)
+        assert sys.getrefcount(entry) > before
+        for _ in range(1 if empty == "clear" else 4):
+            getattr(queue, empty)()
+        assert len(queue) == 0 and sys.getrefcount(entry) == before, empty
+
+
+def test_message_queue_compiled_checks_places_and_kind() -> None:
+    # Plain Python reads the places at once, the compiled queue on dequeue.
+    for fields in [] if environments.no_speedups() else [compiled()]:
+        queue = fields.MessageQueue()
+        with pytest.raises(ValueError, match="places of 1"):
+            queue.extend_places(kind_of(fields), Entry(), 0, 2, [(0, 1, 2)])
+        with pytest.raises(ValueError, match="places of 1"):
+            queue.extend_packed(kind_of(fields), Entry(), 0, 2, bytes(12))
+        with pytest.raises(TypeError, match="no kind of message"):
+            queue.extend_uniform(int, Entry(), 0, 2, 3, 4)
+        assert len(queue) == 0
+
+
+def test_compiled_forms_look_like_their_methods() -> None:
+    for method in (Consumer.receive, Consumer.acknowledge, Reader.read_next):
+        assert inspect.signature(method).return_annotation and method.__doc__
+        assert method.__qualname__.partition(".")[0] in ("Consumer", "Reader")
+        assert hasattr(method, "__wrapped__") is chosen.is_compiled
+    assert list(inspect.signature(Consumer.acknowledge).parameters) == ["self", "message", "txn"]
 
 
 def test_message_class_same_with_either_implementation() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from hypothesis import strategies as st
 
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import Frame
 
 U64 = (1 << 64) - 1
 
@@ -12,6 +16,25 @@ u64 = st.one_of(st.integers(0, 300), st.integers(0, U64))
 # Characters of one to four bytes, a NUL, and those that are tags on the wire.
 texts = st.text("aZ9 \0\n\x12\x18@HP.é中😀", max_size=12)
 long_texts = st.text("a\0H é中😀", max_size=200)
+
+
+def described(frames: Iterable[Frame]) -> list[object]:
+    """Return frames in a form that is the same for the light commands of the compiled decoder."""
+    return [(described_command(one.command), one.payload) for one in frames]
+
+
+def described_command(command: pb.BaseCommand) -> object:
+    """Return a command, a MESSAGE with nothing rare in it as its fields."""
+    if command.type != pb.BaseCommand.MESSAGE:
+        return command
+    message = command.message
+    place: Any = message.message_id
+    rare = ("batch_index", "batch_size", "first_chunk_message_id")
+    if place is message or not (place.ack_set or any(place.HasField(name) for name in rare)):
+        epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
+        own = message.consumer_id, place.ledgerId, place.entryId, place.partition
+        return *own, message.redelivery_count, tuple(message.ack_set), epoch
+    return command
 
 
 @st.composite

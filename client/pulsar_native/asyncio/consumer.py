@@ -6,12 +6,12 @@ Rule: cancelling a waiting call loses no message, since only a running task dequ
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pulsar_native import _validation
+from pulsar_native._message_fields import MessageQueue
 from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
@@ -52,7 +52,7 @@ class Receiving(Closeable, Generic[T_co]):
         if not self._attends:
             inner.start_prefetch()
         # Messages that `receive` pops without taking the consumer lock.
-        self._prefetched: deque[Message[T_co]] = inner.prefetched
+        self._prefetched: MessageQueue[Message[T_co]] = inner.prefetched
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -322,8 +322,9 @@ class Consumer(Receiving[T_co]):
             acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
                 # The steps of `AckGroupingTracker.add_fast`, in their order.
-                acks.fast_path.append(message)
-                if not acks.is_fast_path_open:
+                fast_path = acks.fast_path
+                fast_path.append(message)
+                if not fast_path.is_open:
                     acks.open_fast_path(message)
                 return
         check_generation(self._generation)

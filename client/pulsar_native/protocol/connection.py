@@ -22,7 +22,7 @@ from pulsar_native.exceptions import (
     Timeout,
     from_server_error,
 )
-from pulsar_native.wire import commands
+from pulsar_native.wire import _impl, commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, Frame, FrameDecoder
@@ -80,7 +80,7 @@ class ConnectionCore:
         self._keep_alive = keep_alive
         self._request_timeout = request_timeout
         self._ping_unanswered = False
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(cut_messages=_impl.cut_messages)
         # By request id: deadline, time-out in seconds, sink.
         self._requests: dict[int, tuple[float, float, Any]] = {}
         self._waiting: set[int] = set()

@@ -222,7 +222,7 @@ class ConsumerCore:
             # As many as do not make permits due.
             stop = min(decoded.wanted, stop + prefetch, max(stop, first + permits.threshold - permits.to_return))
             if stop > first + 1:
-                self.prefetch.fill(decoded.messages_between(first + 1, stop), stop, decoded.message_at)
+                self.prefetch.fill_from(decoded, first + 1, stop)
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
@@ -248,7 +248,7 @@ class ConsumerCore:
         self._all_messages.extend(ahead[fitting:])
         del ahead[fitting:]
         if ahead:
-            self.prefetch.fill(ahead, len(ahead), ahead.__getitem__)
+            self.prefetch.fill(ahead)
         return message
 
     def _left_before_permits(self) -> int:
@@ -478,7 +478,7 @@ class ConsumerCore:
         if (delivery.ledger_id, delivery.entry_id) in self._handed_back or delivery.attachment != self.attachment:
             return True
         with contextlib.suppress(PulsarException):
-            return parse_entry(delivery.payload, verify=False).metadata.num_chunks_from_msg > 1
+            return parse_entry(delivery.payload, verify=False).is_chunk
         return False
 
     def redeliver_entries(self, entries: Iterable[EntryKey]) -> None:

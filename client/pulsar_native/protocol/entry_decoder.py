@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
-from pulsar_native._message_fields import SingleFields, make_messages, make_uniform_messages
+from pulsar_native._message_fields import MessageQueue, SingleFields, make_messages, make_uniform_messages
 from pulsar_native.crypto import EncryptionContext
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
@@ -112,7 +112,7 @@ class ReceivedEntry:
         self.partition = partition
         self.schema = schema
         # Publish time by the producer's clock, ms since 1970.
-        self.publish_time = parsed.metadata.publish_time
+        self.publish_time = parsed.publish_time
         self.first_chunk: MessageId | None = None
         self.decryption_failed = False
 
@@ -195,7 +195,33 @@ class UniformSpans:
         )
 
 
-MessageSpans = list[MessageSpan] | UniformSpans
+class PackedSpans(Protocol):
+    """Offsets of a batch's messages as 32-bit numbers, with their sums (see `wire._impl.scan_spans`)."""
+
+    @property
+    def packed(self) -> bytes: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def may_be_compacted(self) -> bool: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[MessageSpan]: ...
+    @overload
+    def __getitem__(self, index: int) -> MessageSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MessageSpan]: ...
+
+
+MessageSpans = list[MessageSpan] | UniformSpans | PackedSpans
+
+
+def _spans_of(body: bytes, count: int) -> MessageSpans:
+    """Return the offsets of a batch's messages; raises `InvalidMessage` where they do not fit."""
+    packed = _impl.scan_spans(body, count)
+    if packed is not None:
+        return packed
+    uniform = same_size(body, count)
+    return split_batch(body, count) if uniform is None else UniformSpans(count, *uniform)
 
 
 class Decoded:
@@ -227,6 +253,17 @@ class Decoded:
             return make_uniform_messages(self._kind(), self.entry, first, stop, places.size, places.length)
         return make_messages(self._kind(), self.entry, first, stop, places[first:stop])
 
+    def extend_queue(self, queue: MessageQueue[Message], first: int, stop: int) -> None:
+        """Add the messages of a batch with indexes from `first` to `stop` to a queue, filtered out or not."""
+        places = self.places
+        assert places is not None
+        if isinstance(places, UniformSpans):
+            queue.extend_uniform(self._kind(), self.entry, first, stop, places.size, places.length)
+        elif isinstance(places, list):
+            queue.extend_places(self._kind(), self.entry, first, stop, places)
+        else:
+            queue.extend_packed(self._kind(), self.entry, first, stop, places.packed)
+
     def message_at(self, index: int) -> Message:
         """Return the message of a batch with this index."""
         (message,) = self.messages_between(index, index + 1)
@@ -248,7 +285,7 @@ class Decoded:
         if skip is None:
             if isinstance(places, UniformSpans):
                 return places.length * len(places)
-            return payload_bytes(places)
+            return payload_bytes(places) if isinstance(places, list) else places.payload_bytes
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def indexes(self, first: int = 0) -> Sequence[int]:
@@ -327,14 +364,14 @@ def decode(
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
     permits = parsed.num_messages
-    if parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor):
+    if parsed.is_encrypted and not _decrypt(parsed, permits, decryptor):
         whole_entry = bytes(parsed.body)
         return _undecrypted(
             ReceivedEntry(parsed, whole_entry, delivery, topic=topic, partition=partition, schema=schema), start
         )
     piece: bytes | memoryview = parsed.body
     first_chunk: MessageId | None = None
-    if parsed.metadata.num_chunks_from_msg > 1:
+    if parsed.is_chunk:
         whole = together((delivery.ledger_id, delivery.entry_id), parsed, piece)
         if whole is None:
             return None
@@ -347,8 +384,7 @@ def decode(
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
     try:
-        uniform = same_size(body, permits)
-        places = split_batch(body, permits) if uniform is None else UniformSpans(permits, *uniform)
+        places = _spans_of(body, permits)
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
@@ -381,17 +417,16 @@ def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
 
 def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:
     """Return the uncompressed body of an entry, or of the message assembled from its chunks."""
-    metadata = parsed.metadata
-    if not metadata.compression:
+    if not parsed.compression:
         return bytes(body)
-    kind = CompressionType(metadata.compression)
+    kind = CompressionType(parsed.compression)
     # The uncompressed size may exceed the broker's maximum message size, which applies to the compressed one, but is
     # bounded: to 64 times the size received in chunks, or the maximum message size if that is larger.
-    limit = max(max(max_message_size, len(body)) * 64, _plausible(metadata.uncompressed_size))
+    limit = max(max(max_message_size, len(body)) * 64, _plausible(parsed.uncompressed_size))
     try:
-        return decompress(kind, body, metadata.uncompressed_size, limit)
+        return decompress(kind, body, parsed.uncompressed_size, limit)
     except InvalidMessage as error:
-        oversize = metadata.uncompressed_size > limit
+        oversize = parsed.uncompressed_size > limit
         reason = _ValidationError.UncompressedSizeCorruption if oversize else _ValidationError.DecompressionError
         raise Corrupt(reason, permits, error) from error
 
@@ -409,7 +444,7 @@ def _skipped(
 ) -> bytes | None:
     """Return one byte per message, 1 = filtered out, or None when all are to be delivered."""
     count = len(places)
-    compacted = entry.parsed.metadata.compacted_batch_indexes
+    compacted = entry.parsed.is_compacted
     whole = not first and delivery.ack_words is None and missing is None and not compacted
     if whole and not _may_be_compacted(entry.body, places):
         return None
@@ -440,7 +475,7 @@ def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
             tag in first and value in then and (tag, value) in zip(first, then, strict=True)
             for first, then in pairwise(columns)
         )
-    return may_be_compacted(body, places)
+    return may_be_compacted(body, places) if isinstance(places, list) else places.may_be_compacted
 
 
 class EntryAcks(Protocol):

@@ -9,10 +9,18 @@ not at the next `receive()`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from pulsar_native._message_fields import MessageQueue
 from pulsar_native.message import Message
+
+
+class Batch(Protocol):
+    """Batch whose messages are made on demand."""
+
+    def message_at(self, index: int) -> Message: ...
+    def extend_queue(self, queue: MessageQueue[Message], first: int, stop: int) -> None: ...
 
 
 class PrefetchBuffer:
@@ -22,17 +30,22 @@ class PrefetchBuffer:
 
     def __init__(self) -> None:
         # Never replaced: the APIs hold its `popleft`.
-        self.messages: deque[Message] = deque()
+        self.messages: MessageQueue[Message] = MessageQueue()
         # State at the last count: number of messages, the position behind the last of them, and the function that
         # returns the message at a position: the dequeued ones are not kept.
         self.uncounted = 0
         self._stop = 0
         self._message_at: Callable[[int], Message] | None = None
 
-    def fill(self, messages: Sequence[Message], stop: int, message_at: Callable[[int], Message]) -> None:
-        """Add messages whose positions end before `stop`; earlier ones must be dequeued and counted."""
-        self._message_at, self._stop, self.uncounted = message_at, stop, len(messages)
+    def fill(self, messages: Sequence[Message]) -> None:
+        """Add messages; earlier ones must be dequeued and counted."""
+        self._message_at, self._stop, self.uncounted = messages.__getitem__, len(messages), len(messages)
         self.messages.extend(messages)
+
+    def fill_from(self, batch: Batch, first: int, stop: int) -> None:
+        """Add messages of a batch, from index `first` to `stop`; earlier ones must be dequeued and counted."""
+        self._message_at, self._stop, self.uncounted = batch.message_at, stop, stop - first
+        batch.extend_queue(self.messages, first, stop)
 
     def taken(self) -> tuple[int, Message | None]:
         """Return how many messages were dequeued since the last count, and the last of them."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pulsar_native import _validation
+from pulsar_native._message_fields import MessageQueue, compiled_form
 from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
@@ -68,7 +68,7 @@ class Receiving(Closeable, Generic[T_co]):
         if not self._attends:
             inner.start_prefetch()
         # Messages that `receive` pops without taking the consumer lock.
-        self._prefetched: deque[Message[T_co]] = inner.prefetched
+        self._prefetched: MessageQueue[Message[T_co]] = inner.prefetched
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -148,7 +148,7 @@ class Receiving(Closeable, Generic[T_co]):
     def _listen(self, listener: Callable[[Message[T_co]], Any]) -> None:
         self._has_listener = True
         # Prefetched messages belong to the listener: receive() raises.
-        self._prefetched = deque()
+        self._prefetched = MessageQueue()
         threads = self._threads
         submit = threads.assign()
         scheduled = threading.Event()
@@ -313,6 +313,7 @@ class Consumer(Receiving[T_co]):
         """Return this consumer's name."""
         return self._inner.name
 
+    @compiled_form
     def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
 
@@ -396,6 +397,7 @@ class Consumer(Receiving[T_co]):
             self._inner.note_failed_receive(batch=True)
             raise
 
+    @compiled_form
     def acknowledge(
         self,
         message: Message | MessageId | Sequence[Message | MessageId] | ArrowBatch,
@@ -418,8 +420,9 @@ class Consumer(Receiving[T_co]):
             acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
                 # The steps of `AckGroupingTracker.add_fast`, in their order.
-                acks.fast_path.append(message)
-                if not acks.is_fast_path_open:
+                fast_path = acks.fast_path
+                fast_path.append(message)
+                if not fast_path.is_open:
                     acks.open_fast_path(message)
                 return
         check_generation(self._generation)
@@ -594,6 +597,7 @@ class Reader(Receiving[T_co]):
         if listener is not None:
             self._listen(lambda message: listener(self, message))
 
+    @compiled_form
     def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
 

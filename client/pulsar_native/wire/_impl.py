@@ -16,13 +16,28 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.wire import codec
 
 if TYPE_CHECKING:
-    from pulsar_native.wire._speedups import Singles
+    from pulsar_native.wire._speedups import Singles, Spans
 
 VARIABLE = "PULSAR_NATIVE_IMPL"
 
 
 def _not_scanned(body: bytes, first: int, last: int, skip: bytes | None, sequence_id: int) -> Singles | None:
     """Return None: plain Python builds columns faster in bulk than message by message."""
+    return None
+
+
+def _nothing_cut(view: memoryview, position: int, most: int, frames: list[Any], kind: type[Any]) -> int:
+    """Return `position`: plain Python cuts frames one by one."""
+    return position
+
+
+def _not_scanned_entry(payload: bytes | memoryview, verify: bool) -> Any:
+    """Return None: plain Python parses entries with the protobuf runtime."""
+    return None
+
+
+def _no_spans(body: bytes, count: int) -> Spans | None:
+    """Return None: plain Python splits batches with `same_size` and `split_batch`."""
     return None
 
 
@@ -46,9 +61,15 @@ decode_message_id = message_id.decode
 # Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
 scan_batch = _not_scanned
 join_parts = _join
+# MESSAGE frames up to the first that is not ordinary, with light commands; and entries whose metadata are parsed later.
+cut_messages = _nothing_cut
+scan_entry = _not_scanned_entry
+# Offsets of a batch's messages, packed.
+scan_spans = _no_spans
 
 
 FUNCTIONS = (
+    "cut_messages",
     "decode_message_id",
     "encode_batch",
     "encode_message_id",
@@ -57,6 +78,8 @@ FUNCTIONS = (
     "may_be_compacted",
     "payload_bytes",
     "scan_batch",
+    "scan_entry",
+    "scan_spans",
     "single_fields",
     "split_batch",
     "text_fields",

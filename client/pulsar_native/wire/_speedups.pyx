@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The hot loops of `codec` and `columns`, compiled; optional (`_impl` selects, `codec` is the reference).
+"""The hot loops of `codec`, `frames`, `entry` and `columns`, compiled; optional (`_impl` selects, they are the reference).
 
 May not do: decide that a batch is malformed. Input that is not ordinary (malformed, hostile, or merely rare) is passed
 to the plain Python code, which raises or reads it: the two cannot differ in what they reject.
@@ -21,8 +21,12 @@ from libc.string cimport memcmp, memcpy, memset
 
 from pulsar_native.message_id import MessageId, decode as _decode_id, encode as _encode_id
 from pulsar_native.wire import codec
+from pulsar_native.wire.checksum import crc32c as _crc32c
+from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata
 
 _new = MessageId.__new__
+_tuple_new = tuple.__new__
+_read_metadata = MessageMetadata.FromString
 
 cdef enum:
     _MAX_BODY = 0x7FFFFFFF  # places are kept in 32 bits
@@ -191,6 +195,63 @@ def split_batch(body, count):
             return codec.split_batch(held, count)
         places.append((start, payload, position))
     return places
+
+
+cdef class Spans:
+    """Offsets of a batch's messages, a sequence as `codec.split_batch` returns it, packed as 32-bit numbers."""
+
+    cdef readonly bytes packed
+    cdef readonly Py_ssize_t payload_bytes
+    # True if the metadata of any message may have the mark of compaction.
+    cdef readonly bint may_be_compacted
+    cdef Py_ssize_t count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self._at(each) for each in range(*index.indices(self.count))]
+        cdef Py_ssize_t at = index
+        if at < 0:
+            at += self.count
+        if not 0 <= at < self.count:
+            raise IndexError("A batch has no message of this index")
+        return self._at(at)
+
+    def __iter__(self):
+        return iter(self[:])
+
+    cdef tuple _at(self, Py_ssize_t index):
+        cdef const int32_t* place = <const int32_t*>PyBytes_AS_STRING(self.packed) + 3 * index
+        return place[0], place[1], place[2]
+
+
+def scan_spans(body, Py_ssize_t count):
+    """Return the offsets of a batch's messages; None for what `codec.split_batch` may refuse."""
+    if type(body) is not bytes:
+        return None
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), position = 0, start, payload, index, at
+    if total > _MAX_BODY or not 0 < count <= total // 4:
+        return None
+    cdef Spans made = Spans()
+    made.packed = PyBytes_FromStringAndSize(NULL, count * 3 * sizeof(int32_t))
+    made.count = count
+    cdef int32_t* place = <int32_t*>PyBytes_AS_STRING(made.packed)
+    for index in range(count):
+        start = position + 4
+        payload = _metadata(data, position, total)
+        position = -1 if payload < 0 else _payload_end(data, start, payload, total)
+        if position < 0:
+            return None
+        place[0], place[1], place[2] = <int32_t>start, <int32_t>payload, <int32_t>position
+        place += 3
+        made.payload_bytes += position - payload
+        for at in range(start, payload - 1):
+            if data[at] == _COMPACTED_OUT and data[at + 1] == 1:
+                made.may_be_compacted = True
+    return made
 
 
 def payload_bytes(list places not None):
@@ -761,4 +822,269 @@ def decode_message_id(bytes data not None, topic):
     made._batch_size = size
     made._topic = topic
     made._first_chunk = None
+    return made
+
+
+# ---- MESSAGE frames and entries --------------------------------------------------------------------------------------
+
+
+cdef enum:
+    _MESSAGE = 9
+    _LATEST_COMPRESSION = 4
+
+
+@cython.no_gc
+cdef class MessageCommand:
+    """BaseCommand of type MESSAGE, its CommandMessage and its MessageIdData in one, with the attributes they have."""
+
+    cdef readonly uint64_t consumer_id
+    cdef readonly uint64_t ledgerId
+    cdef readonly uint64_t entryId
+    cdef readonly int32_t partition
+    cdef readonly uint32_t redelivery_count
+    cdef readonly uint64_t consumer_epoch
+    cdef readonly tuple ack_set
+    cdef bint has_epoch
+
+    @property
+    def type(self):
+        return _MESSAGE
+
+    @property
+    def message(self):
+        return self
+
+    @property
+    def message_id(self):
+        return self
+
+    def HasField(self, str name not None):
+        """Return whether a field of the command or of its CommandMessage is present; other names raise."""
+        if name in ("type", "message", "message_id", "consumer_id"):
+            return True
+        if name == "consumer_epoch":
+            return self.has_epoch
+        raise ValueError(f"The presence of {name} is not known")
+
+
+# The partition of a topic without partitions.
+cdef const char* _MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+
+
+cdef bint _read_message_id(MessageCommand made, Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept:
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    cdef int seen = 0
+    while at < stop:
+        tag = data[at]
+        if tag == 0x18 and stop - at >= 11 and not memcmp(data + at + 1, _MINUS_ONE, 10):
+            at += 11
+            continue
+        at = _varint(data, at + 1, stop, &value)
+        if at < 0:
+            return False
+        if tag == 0x08:
+            made.ledgerId = value
+            seen |= 1
+        elif tag == 0x10:
+            made.entryId = value
+            seen |= 2
+        elif tag == 0x18 and value < 0x7FFFFFFF:
+            made.partition = <int32_t>value
+        else:
+            return False
+    return seen == 3
+
+
+cdef MessageCommand _read_message(Bytes data, Py_ssize_t at, Py_ssize_t stop):
+    """Return the command from `at` to `stop` if it is an ordinary MESSAGE, else None."""
+    cdef uint64_t value = 0
+    cdef Span span
+    cdef uint8_t tag
+    cdef int seen = 0
+    if stop - at < 4 or data[at] != 0x08 or data[at + 1] != _MESSAGE or data[at + 2] != 0x4A:
+        return None
+    if _span(data, at + 3, stop, &span) != stop:
+        return None
+    at = span.start
+    cdef MessageCommand made = MessageCommand()
+    made.partition = -1
+    made.ack_set = ()
+    while at < stop:
+        tag = data[at]
+        if tag == 0x12:
+            at = _span(data, at + 1, stop, &span)
+            if at < 0 or not _read_message_id(made, data, span.start, at):
+                return None
+            seen |= 2
+            continue
+        at = _varint(data, at + 1, stop, &value)
+        if at < 0:
+            return None
+        if tag == 0x08:
+            made.consumer_id = value
+            seen |= 1
+        elif tag == 0x18 and value <= 0xFFFFFFFF:
+            made.redelivery_count = <uint32_t>value
+        elif tag == 0x28:
+            made.consumer_epoch = value
+            made.has_epoch = True
+        else:
+            return None
+    return made if seen == 3 else None
+
+
+def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not None, kind not None):
+    """Cut the ordinary MESSAGE frames of at most `most` bytes from `position` on; return where they end."""
+    cdef const uint8_t[::1] held = view
+    cdef Py_ssize_t end = held.shape[0], total, size, stop
+    cdef Bytes data
+    cdef MessageCommand command
+    if not 0 <= position < end <= _MAX_BODY:
+        return position
+    data = &held[0]
+    while end - position >= 8:
+        total = <Py_ssize_t>(
+            <uint32_t>data[position] << 24 | data[position + 1] << 16 | data[position + 2] << 8 | data[position + 3]
+        )
+        size = <Py_ssize_t>(
+            <uint32_t>data[position + 4] << 24 | data[position + 5] << 16 | data[position + 6] << 8 | data[position + 7]
+        )
+        stop = position + 4 + total
+        if total + 4 > most or size > total - 4 or stop > end:
+            break
+        command = _read_message(data, position + 8, position + 8 + size)
+        if command is None:
+            break
+        size += position + 8
+        frames.append(
+            _tuple_new(kind, (command, PyBytes_FromStringAndSize(<const char*>data + size, stop - size)))
+        )
+        position = stop
+    return position
+
+
+cdef class ScannedEntry:
+    """Parsed entry with the attributes of `entry.ParsedEntry`, whose metadata are parsed when they are read first."""
+
+    cdef readonly object broker_timestamp
+    cdef readonly object index
+    cdef readonly object checksum_ok
+    cdef readonly bint is_batch
+    cdef readonly bint is_encrypted
+    cdef readonly bint is_chunk
+    cdef readonly bint is_compacted
+    cdef readonly int32_t num_messages
+    cdef readonly uint64_t publish_time
+    cdef readonly int32_t compression
+    cdef readonly uint32_t uncompressed_size
+    cdef public object body
+    cdef bytes raw
+    cdef object parsed
+
+    @property
+    def metadata(self):
+        """The producer's metadata of the entry."""
+        if self.parsed is None:
+            self.parsed = _read_metadata(self.raw)
+        return self.parsed
+
+
+cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept:
+    """Read the entry's metadata from `at` to `stop`; return True if they are ordinary."""
+    cdef uint64_t value = 0
+    cdef Span span
+    cdef uint64_t tag = 0
+    cdef int seen = 0
+    while at < stop:
+        at = _varint(data, at, stop, &tag)
+        if at < 0:
+            return False
+        if tag & 7 == 2:
+            at = _span(data, at, stop, &span)
+            if at < 0:
+                return False
+            if tag == 0x0A:
+                seen |= 1
+            elif tag != 0x22 and tag != 0x2A and tag != 0x32 and tag != 0x3A and tag != 0x82 and tag != 0x92:
+                # Not properties, replication, key, schema version or ordering key.
+                return False
+            continue
+        if tag & 7:
+            return False
+        at = _varint(data, at, stop, &value)
+        if at < 0:
+            return False
+        if tag == 0x10:
+            seen |= 2
+        elif tag == 0x18:
+            seen |= 4
+            made.publish_time = value
+        elif tag == 0x40 and value <= _LATEST_COMPRESSION:
+            made.compression = <int32_t>value
+        elif tag == 0x48 and value <= 0xFFFFFFFF:
+            made.uncompressed_size = <uint32_t>value
+        elif tag == 0x58 and value <= 0x7FFFFFFF:
+            made.is_batch = True
+            made.num_messages = <int32_t>value if value else 1
+        elif tag != 0x60 and tag != 0x88 and tag != 0x98 and tag != 0xB0 and tag != 0xB8 and tag != 0xC0 and tag != 0xC8 and tag != 0xF0:
+            # Not the event time, the flags of key and value, the delivery time, the transaction's id or the highest
+            # sequence id.
+            return False
+    return seen == 7
+
+
+cdef Py_ssize_t _read_broker_metadata(ScannedEntry made, Bytes data, Py_ssize_t at, Py_ssize_t total) except -2:
+    """Read the broker's metadata whose size is at `at`; return their end, -1 if they are not ordinary."""
+    cdef Py_ssize_t stop = _metadata(data, at, total)
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    at += 4
+    while at < stop:
+        tag = data[at]
+        at = _varint(data, at + 1, stop, &value)
+        if at < 0:
+            return -1
+        if tag == 0x08:
+            made.broker_timestamp = value
+        elif tag == 0x10:
+            made.index = value
+        else:
+            return -1
+    return stop
+
+
+def scan_entry(payload, bint verify):
+    """Return the parsed entry if it is ordinary, and intact where it is to be verified; else None."""
+    if type(payload) is not bytes:
+        return None
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(payload)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(payload), at = 0, stop
+    cdef ScannedEntry made = ScannedEntry()
+    cdef uint32_t expected
+    if total > _MAX_BODY:
+        return None
+    if total > 2 and data[0] == 0x0E and data[1] == 0x02:
+        at = _read_broker_metadata(made, data, 2, total)
+    if at < 0 or total - at < 6:
+        return None
+    if data[at] == 0x0E and data[at + 1] == 0x01:
+        if verify:
+            expected = (
+                <uint32_t>data[at + 2] << 24 | <uint32_t>data[at + 3] << 16 | <uint32_t>data[at + 4] << 8 | data[at + 5]
+            )
+            if <uint32_t>_crc32c(memoryview(payload)[at + 6 :]) != expected:
+                return None
+            made.checksum_ok = True
+        at += 6
+    stop = _metadata(data, at, total)
+    made.num_messages = 1
+    if stop < 0 or not _read_metadata_fields(made, data, at + 4, stop):
+        return None
+    made.raw = PyBytes_FromStringAndSize(<const char*>data + at + 4, stop - at - 4)
+    if made.compression:
+        made.body = memoryview(payload)[stop:]
+    else:
+        # The body is delivered as it is: a copy now, and none later.
+        made.body = PyBytes_FromStringAndSize(<const char*>data + stop, total - stop)
     return made

@@ -15,6 +15,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from pulsar_native.exceptions import ChecksumError, InvalidMessage
+from pulsar_native.wire import _impl
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.frames import CHECKSUM_MAGIC, unknown_number
 from pulsar_native.wire.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
@@ -35,18 +36,33 @@ class ParsedEntry:
 
     Attributes: broker_timestamp: the broker's clock at arrival in ms, None unless the broker exposes it. index: the
     broker index of the entry's last message, None unless the broker exposes it. metadata: the producer's metadata of
-    the entry. body: everything behind the metadata, a view into the entry's bytes. is_batch: True if the body is a
-    batch (the count is present, whatever its value). num_messages: messages in the entry, at least 1; permits count
-    these. checksum_ok: True when a checksum was present and correct, None when there was none or it was not to be
-    verified.
+    the entry. body: everything behind the metadata. is_batch: True if the body is a batch (the count is present,
+    whatever its value). num_messages: messages in the entry, at least 1; permits count these. checksum_ok: True when a
+    checksum was present and correct, None when there was none or it was not to be verified. is_encrypted, is_chunk,
+    is_compacted: True for an encrypted entry, a part of a chunked message, and what compaction left of a batch.
+    publish_time, compression, uncompressed_size: of the metadata.
     """
 
-    __slots__ = ("body", "broker_timestamp", "checksum_ok", "index", "is_batch", "metadata", "num_messages")
+    __slots__ = (
+        "body",
+        "broker_timestamp",
+        "checksum_ok",
+        "compression",
+        "index",
+        "is_batch",
+        "is_chunk",
+        "is_compacted",
+        "is_encrypted",
+        "metadata",
+        "num_messages",
+        "publish_time",
+        "uncompressed_size",
+    )
 
     def __init__(
         self,
         metadata: MessageMetadata,
-        body: memoryview,
+        body: bytes | memoryview,
         broker_timestamp: int | None = None,
         index: int | None = None,
         checksum_ok: bool | None = None,
@@ -58,6 +74,12 @@ class ParsedEntry:
         self.checksum_ok = checksum_ok
         self.is_batch = metadata.HasField("num_messages_in_batch")
         self.num_messages = max(1, metadata.num_messages_in_batch) if self.is_batch else 1
+        self.publish_time = metadata.publish_time
+        self.compression: int = metadata.compression
+        self.uncompressed_size = metadata.uncompressed_size
+        self.is_encrypted = bool(metadata.encryption_keys)
+        self.is_chunk = metadata.num_chunks_from_msg > 1
+        self.is_compacted = bool(metadata.compacted_batch_indexes)
 
 
 def parse_entry(payload: bytes | memoryview, verify: bool = True) -> ParsedEntry:
@@ -66,6 +88,9 @@ def parse_entry(payload: bytes | memoryview, verify: bool = True) -> ParsedEntry
     Raises `ChecksumError` when the checksum is wrong or the bytes are no entry, `InvalidMessage` when the entry is
     intact but its compression type is unknown to this client.
     """
+    scanned: ParsedEntry | None = _impl.scan_entry(payload, verify)
+    if scanned is not None:
+        return scanned
     view = memoryview(payload)
     position = 0
     broker_timestamp: int | None = None

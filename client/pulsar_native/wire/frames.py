@@ -13,9 +13,10 @@ and the frames before the malformed one in the same input are lost with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -59,6 +60,10 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+CutMessages = Callable[[memoryview, int, int, list[Any], type[Frame]], int]
+"""Function that cuts the ordinary MESSAGE frames from a position on, and returns where they end (`_impl`)."""
+
+
 class FrameDecoder:
     """Decoder of a connection's stream into frames.
 
@@ -66,10 +71,15 @@ class FrameDecoder:
     be set at any time (CONNECTED has the broker's message size) and applies from the next frame on.
     """
 
-    __slots__ = ("_broken", "_head", "_missing", "_partial", "_payload", "_skipped", "max_frame_size")
+    __slots__ = ("_broken", "_cut_messages", "_head", "_missing", "_partial", "_payload", "_skipped", "max_frame_size")
 
-    def __init__(self, max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
+    def __init__(
+        self,
+        max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING,
+        cut_messages: CutMessages = lambda _view, position, _most, _frames, _kind: position,
+    ) -> None:
         self.max_frame_size = max_frame_size
+        self._cut_messages = cut_messages
         self._head = bytearray()  # sizes and command of a frame before its payload
         self._partial: BaseCommand | None = None  # the command of a frame whose payload has begun
         self._payload = BytesIO()
@@ -130,6 +140,9 @@ class FrameDecoder:
         position = self._resume(view, frames)
         end = len(view)
         while end - position >= _HEAD_SIZE:
+            position = self._cut_messages(view, position, self.max_frame_size, frames, Frame)
+            if end - position < _HEAD_SIZE:
+                break
             total, size = self._sizes(view, position)
             start = position + _HEAD_SIZE
             stop = position + _TOTAL_SIZE + total

@@ -34,6 +34,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.frames import Frame, FrameDecoder, encode_command
 from support.entry_bytes import single_entry
+from support.wire_strategies import described
 
 MIB = 1024 * 1024
 
@@ -386,7 +387,7 @@ def broker_frames(draw: st.DrawFn) -> bytes:
 def told(event: Event) -> Any:
     """Return an event as something that compares: errors by kind and text."""
     if isinstance(event, Frame):
-        return event.command, event.payload
+        return described([event])
     if isinstance(event, Answered):
         return event.sink, event.answer, type(event.error), str(event.error)
     return event

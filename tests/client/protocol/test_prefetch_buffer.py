@@ -40,7 +40,7 @@ def test_prefetch_reclaim_counts_and_keeps_order() -> None:
     prefetch = PrefetchBuffer()
     assert not prefetch.uncounted and prefetch.taken() == (0, None)
     entry = decoded(10)
-    prefetch.fill(entry.messages_between(2, 9), 9, entry.message_at)
+    prefetch.fill_from(entry, 2, 9)
     assert values([prefetch.messages.popleft(), prefetch.messages.popleft()]) == [2, 3]
     taken, last = prefetch.taken()
     assert taken == 2 and last is not None and last.message_id().batch_index() == 3
@@ -56,7 +56,7 @@ def test_prefetch_concurrent_pop_and_reclaim() -> None:
     entry = decoded(2000)
     for _ in range(20):
         prefetch = PrefetchBuffer()
-        prefetch.fill(entry.messages_between(0, 2000), 2000, entry.message_at)
+        prefetch.fill_from(entry, 0, 2000)
         taken: list[Message] = []
         begun = threading.Barrier(3)
 

@@ -20,7 +20,6 @@ from pulsar_native.wire.codec import (
     same_size,
     sequence_fields,
 )
-from pulsar_native.wire.frames import varint
 from support.wire_strategies import U64, batches, fields
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -60,13 +59,6 @@ def test_encode_batch_known_bytes() -> None:
     assert own == bytes.fromhex("0a06 0a0161 120162 12016b 2801 4801".replace(" ", ""))
     with_own = _impl.encode_batch([b"x"], [0], [own])
     assert with_own == bytes.fromhex("00000013 1801 0a06 0a0161 120162 12016b 2801 4801 4000 78".replace(" ", ""))
-
-
-def test_varint_width_borders() -> None:
-    for bits in range(0, 65, 7):
-        for value in {max(0, (1 << bits) - 1), min(1 << bits, U64)}:
-            key = pb.KeyLongValue(key="", value=value).SerializeToString()
-            assert varint(value) == key[3:]
 
 
 @given(fields)
@@ -139,6 +131,23 @@ def test_split_batch_of_any_writer(batch: Batch, ours: bool) -> None:
     assert [parse_single(body[start:payload]) for start, payload, _ in places] == expected
     assert [payload_size(body, start, payload) for start, payload, _ in places] == list(map(len, payloads))
     assert places[0][0] == 4 and places[-1][2] == len(body)
+    packed = _impl.scan_spans(body, len(payloads))
+    assert (packed is None) == (_impl.name == "python")
+    if packed is not None:
+        assert list(packed) == places == packed[:] and packed[-1] == places[-1] and packed[1:3] == places[1:3]
+        assert len(packed) == len(places) and packed.payload_bytes == sum(map(len, payloads))
+        assert packed.may_be_compacted == _impl.may_be_compacted(body, places)
+        with pytest.raises(IndexError):
+            packed[len(places)]
+
+
+def test_scan_spans_leaves_the_rest_to_split_batch() -> None:
+    body = _impl.encode_batch([b"a", b"bc"], [0, 1])
+    for count, data in ((0, body), (3, body), (2, body[:-1]), (1 << 40, body), (2, bytes(9))):
+        assert _impl.scan_spans(data, count) is None
+    # Bytes behind the last message are ignored, as there.
+    packed = _impl.scan_spans(body + b"more", 2)
+    assert packed is None or list(packed) == _impl.split_batch(body, 2)
 
 
 @given(batches(plain=True))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.exceptions import ChecksumError, InvalidMessage
+from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.entry import parse_entry
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000)
 BODY = b"the body"
@@ -43,7 +47,7 @@ BROKER = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=41)
 def test_parse_entry_four_forms(broker: pb.BrokerEntryMetadata | None, checksum: bool, verify: bool) -> None:
     parsed = parse_entry(entry(checksum=checksum, broker=broker), verify)
     assert parsed.metadata == METADATA
-    assert parsed.body == BODY and isinstance(parsed.body, memoryview)
+    assert parsed.body == BODY
     assert (parsed.broker_timestamp, parsed.index) == ((1_700_000_000_123, 41) if broker else (None, None))
     assert parsed.checksum_ok is (True if checksum and verify else None)
     assert (parsed.is_batch, parsed.num_messages) == (False, 1)
@@ -164,3 +168,62 @@ def test_parse_entry_unverified_damage(place: int, value: int) -> None:
     data[place % len(data)] = value
     with suppress(ChecksumError, InvalidMessage):
         parse_entry(bytes(data), verify=False)
+
+
+METADATA_FIELDS: list[dict[str, Any]] = [
+    {},
+    {"num_messages_in_batch": 5, "highest_sequence_id": 11, "event_time": 1},
+    {"num_messages_in_batch": 0},
+    {"num_messages_in_batch": -3},
+    {"compression": pb.ZSTD, "uncompressed_size": 4_000_000_000},
+    {"properties": [pb.KeyValue(key="k", value="v")], "partition_key": "key", "partition_key_b64_encoded": True},
+    {"ordering_key": b"o", "schema_version": b"\0" * 8, "null_value": True, "null_partition_key": True},
+    {"deliver_at_time": 7, "replicated_from": "a", "replicate_to": ["b", "c"], "txnid_least_bits": 1},
+    {"txnid_most_bits": 2, "marker_type": 20},
+    {"encryption_keys": [pb.EncryptionKeys(key="k", value=b"v")], "encryption_param": b"p"},
+    {"uuid": "u", "num_chunks_from_msg": 3, "chunk_id": 1, "total_chunk_msg_size": 9},
+    {"num_chunks_from_msg": 1},
+    {"compacted_batch_indexes": [0, 2], "num_messages_in_batch": 3},
+    {"schema_id": b"\1"},
+]
+
+
+@pytest.mark.parametrize("own", METADATA_FIELDS)
+def test_parse_entry_attributes_of_metadata(own: dict[str, Any]) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000, **own)
+    parsed = parse_entry(entry(metadata))
+    assert parsed.metadata == metadata and parsed.metadata is parsed.metadata
+    assert bytes(parsed.body) == BODY and parsed.checksum_ok is True
+    assert parsed.is_batch is ("num_messages_in_batch" in own)
+    assert parsed.num_messages == max(1, own.get("num_messages_in_batch", 1))
+    assert (parsed.publish_time, parsed.compression) == (1_700_000_000_000, own.get("compression", 0))
+    assert parsed.uncompressed_size == own.get("uncompressed_size", 0)
+    assert parsed.is_encrypted is ("encryption_keys" in own)
+    assert parsed.is_chunk is (own.get("num_chunks_from_msg", 0) > 1)
+    assert parsed.is_compacted is ("compacted_batch_indexes" in own)
+
+
+@given(st.sampled_from(METADATA_FIELDS), st.data())
+def test_parse_entry_damaged_same_with_either_codec(own: dict[str, Any], data: st.DataObject) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=300, **own)
+    broker = data.draw(st.sampled_from([None, BROKER]))
+    raw = bytearray(entry(metadata, checksum=data.draw(st.booleans()), broker=broker))
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    del raw[data.draw(st.integers(0, len(raw))) :]
+
+    def outcome() -> object:
+        try:
+            parsed = parse_entry(bytes(raw), verify=False)
+        except (ChecksumError, InvalidMessage) as error:
+            return type(error), str(error)
+        return (
+            parsed.metadata, bytes(parsed.body), parsed.is_batch, parsed.num_messages, parsed.publish_time,
+            parsed.compression, parsed.uncompressed_size, parsed.is_encrypted, parsed.is_chunk, parsed.is_compacted,
+            parsed.index, parsed.broker_timestamp, parsed.checksum_ok,
+        )  # fmt: skip
+
+    chosen = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_impl, "scan_entry", lambda payload, verify: None)
+        assert chosen == outcome()

@@ -7,16 +7,20 @@ import struct
 import tracemalloc
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.exceptions import ProtocolViolation
+from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
-from pulsar_native.wire.frames import Frame, FrameDecoder, encode_command, encode_send
-from support.wire_strategies import commands
+from pulsar_native.wire.frames import VARINT_LAST, VARINT_MORE, Frame, FrameDecoder, encode_command, encode_send, varint
+from support.wire_strategies import commands, described
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 LIMIT = 1 << 20
 PING = pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing())
@@ -28,7 +32,7 @@ def frame(command: bytes, payload: bytes = b"") -> bytes:
 
 def received(pieces: Iterable[bytes], limit: int = LIMIT) -> list[Frame]:
     """Feed pieces through one reused buffer, as a connection does."""
-    decoder = FrameDecoder(limit)
+    decoder = FrameDecoder(limit, _impl.cut_messages)
     buffer = bytearray(1 << 16)
     frames: list[Frame] = []
     for piece in pieces:
@@ -72,7 +76,7 @@ def test_receive_any_split_same_frames(stream: tuple[list[Frame], list[int]]) ->
     frames, cuts = stream
     data = b"".join(frame(one.command.SerializeToString(), one.payload) for one in frames)
     pieces = [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-    assert received(pieces) == frames
+    assert described(received(pieces)) == described(frames)
     assert all(type(one.payload) is bytes for one in received(pieces))
 
 
@@ -80,7 +84,7 @@ def test_receive_any_split_same_frames(stream: tuple[list[Frame], list[int]]) ->
 def test_receive_byte_by_byte_same_frames(stream: tuple[list[Frame], list[int]]) -> None:
     frames = [Frame(one.command, one.payload[:50]) for one in stream[0]]
     data = b"".join(frame(one.command.SerializeToString(), one.payload) for one in frames)
-    assert received(data[i : i + 1] for i in range(len(data))) == frames
+    assert described(received(data[i : i + 1] for i in range(len(data)))) == described(frames)
 
 
 def test_receive_large_frame_in_one_buffer() -> None:
@@ -226,3 +230,66 @@ def test_only_command_whole_and_alone(number: int, entry: int, other: pb.BaseCom
     assert decoder.only_command(whole) is None, "it stands behind half a frame"
     assert [found.command for found in decoder.receive(whole[cut:])] == [command]
     assert decoder.only_command(frame(b"\x08\x07")) is None, "a receipt of nothing"
+
+
+def delivery(message: pb.CommandMessage, payload: bytes = b"payload") -> bytes:
+    return frame(pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message).SerializeToString(), payload)
+
+
+@pytest.mark.parametrize("partition", [None, -1, 0, 3])
+@pytest.mark.parametrize("own", [{}, {"redelivery_count": 2}, {"consumer_epoch": 0}, {"ack_set": [-1, 5]}])
+def test_receive_message_fields(own: dict[str, Any], partition: int | None) -> None:
+    place = pb.MessageIdData(ledgerId=1 << 40, entryId=3)
+    if partition is not None:
+        place.partition = partition
+    message = pb.CommandMessage(consumer_id=7, message_id=place, **own)
+    (found, ping) = received([delivery(message) + frame(PING.SerializeToString())])
+    assert found.payload == b"payload" and ping.command == PING
+    command = found.command
+    assert command.type == pb.BaseCommand.MESSAGE and command.HasField("type") and command.HasField("message")
+    got = command.message
+    assert (got.consumer_id, got.redelivery_count, list(got.ack_set)) == (
+        7,
+        own.get("redelivery_count", 0),
+        own.get("ack_set", []),
+    )
+    assert (got.message_id.ledgerId, got.message_id.entryId) == (1 << 40, 3)
+    assert got.message_id.partition == (-1 if partition is None else partition)
+    assert got.HasField("consumer_epoch") is ("consumer_epoch" in own) and got.consumer_epoch == 0
+    with pytest.raises(ValueError):
+        got.HasField("nothing")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # Without an id; an id without an entry; a message id that ends behind the command; a size of 2^40.
+        "0809 4a02 0807",
+        "0809 4a06 0807 1202 0801",
+        "0809 4a06 0807 1209 0801",
+        "0809 4a80808080802000",
+    ],
+)
+def test_receive_malformed_message_raises(command: str) -> None:
+    with pytest.raises(ProtocolViolation):
+        received([frame(bytes.fromhex(command.replace(" ", "")), b"payload")])
+
+
+def test_receive_messages_up_to_size_limit() -> None:
+    message = pb.CommandMessage(consumer_id=7, message_id=pb.MessageIdData(ledgerId=1, entryId=3))
+    fits = delivery(message, bytes(LIMIT - len(delivery(message, b""))))
+    assert len(fits) == LIMIT and len(received([delivery(message), fits])) == 2
+    with pytest.raises(ProtocolViolation, match="exceeds the limit"):
+        received([delivery(message) + delivery(message, bytes(LIMIT))])
+
+
+def test_varint_width_borders() -> None:
+    for bits in range(0, 65, 7):
+        for value in {max(0, (1 << bits) - 1), min(1 << bits, (1 << 64) - 1)}:
+            key = pb.KeyLongValue(key="", value=value).SerializeToString()
+            assert varint(value) == key[3:]
+
+
+def test_varint_tables_by_seven_bits() -> None:
+    for value in range(128):
+        assert VARINT_LAST[value] == varint(value) and VARINT_MORE[value] + b"\1" == varint(value + 128)

@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pulsar_native._message_fields import take_runs
+from pulsar_native._message_fields import PendingAcks
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_receipts import AckReceipts, Done
@@ -108,10 +107,9 @@ class AckGroupingTracker:
         self._in_transactions: set[asyncio.Future[Any]] = set()
         # One check per acknowledgement for features most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._dead_letter_router is not None
-        # Messages the APIs acknowledged, not yet in the group; and the flag that the timer that moves them there runs,
-        # so that the next one needs nothing else.
-        self.fast_path: deque[Message] = deque()
-        self.is_fast_path_open = False
+        # Messages the APIs acknowledged, not yet in the group; open while the timer that moves them there runs, so that
+        # the next one needs nothing else.
+        self.fast_path = PendingAcks()
         # True if appending suffices: nobody waits for a receipt, and no acknowledgement must be sent before the timer.
         # Time-outs and dead letters are looked at only after the fast path was gathered.
         self.allows_fast_path = (
@@ -135,7 +133,7 @@ class AckGroupingTracker:
         self.fast_path.append(message)
         # Order of events: append first, then read the flag; the timer clears the flag first and then gathers, so one
         # side sees the other.
-        if not self.is_fast_path_open:
+        if not self.fast_path.is_open:
             self.open_fast_path(message)
 
     def open_fast_path(self, message: Message) -> None:
@@ -150,7 +148,7 @@ class AckGroupingTracker:
                 with contextlib.suppress(ValueError, RuntimeError):
                     self.fast_path.remove(message)
                 raise
-            self.is_fast_path_open = True
+            self.fast_path.is_open = True
             arm, self._ack_timer_armed = not self._ack_timer_armed, True
         if arm:
             self._context.engine.call(self._arm_ack_timer)
@@ -160,7 +158,7 @@ class AckGroupingTracker:
         lock.
         """
         with self._lock:
-            self.is_fast_path_open = False
+            self.fast_path.is_open = False
 
     @property
     def has_receipts(self) -> bool:
@@ -195,7 +193,7 @@ class AckGroupingTracker:
     def _gather_fast_path(self) -> None:
         """Move the fast path into the group, the messages of an entry together. Called under the lock."""
         # Messages appended meanwhile wait for the next time. Only this method removes any.
-        for entry, first, count, indexes in take_runs(self.fast_path, len(self.fast_path)):
+        for entry, first, count, indexes in self.fast_path.take_runs():
             several = 0
             if count > 1 and first >= 0:
                 if indexes is None:
@@ -382,12 +380,12 @@ class AckGroupingTracker:
 
     def _ack_timer(self) -> None:
         with self._lock:
-            self.is_fast_path_open = False
+            self.fast_path.is_open = False
             if not len(self.group) or not self._context.is_alive():
                 self._ack_timer_armed = False
                 return
             self.send()
-            self.is_fast_path_open = self.allows_fast_path
+            self.fast_path.is_open = self.allows_fast_path
         self._arm_ack_timer()
 
     # --- acknowledging in transactions (loop) -----------------------------------------------------------------------

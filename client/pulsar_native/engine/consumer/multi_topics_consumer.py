@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from pulsar_native._message_fields import MessageQueue
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import EntryRows
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
@@ -92,7 +93,7 @@ class MultiTopicsConsumer:
         # True if permits depend on whether a receiver waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
         # Prefetch buffer of the partition whose turn it is; always empty where no API dequeues from it.
-        self.prefetched: deque[Message] = deque()
+        self.prefetched: MessageQueue[Message] = MessageQueue()
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_native._message_fields import MessageQueue
 from pulsar_native.config import BatchReceivePolicy
 from pulsar_native.engine.consumer.batch_collector import BatchCollector
 from pulsar_native.message import Message
@@ -54,7 +54,7 @@ def test_batch_collector_add_all_equals_add(runs: list[list[int]], count: int, s
     for run in runs:
         entry: Any = Entry()
         entry.body = bytes(sum(run) + 5 * len(run))
-        ready = deque(Message(entry, index, 0, 0, length) for index, length in enumerate(run))
+        ready = MessageQueue([Message(entry, index, 0, 0, length) for index, length in enumerate(run)])
         # As the APIs do: the first comes from the consumer, those that follow it from the prefetch buffer.
         complete = collector.add(ready.popleft()) or collector.add_all(ready)
         if complete:
