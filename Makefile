@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs bench bench-compare bench-growth py-files broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs screenshots bench bench-compare bench-growth py-files broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ mutants:        ## change the source in a hundred places and count what the test
 
 docs:           ## build the documentation site into docs/_build/html, warnings as errors
 	@$(PY) dev/docs.py
+
+screenshots:    ## take the pictures of the documentation site again: Airflow's own pages, in Chromium
+	@$(PY) dev/screenshots.py
 
 bench:          ## publish and receive against the official client, as ratios
 	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py --json .results/bench.json

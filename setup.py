@@ -1,9 +1,24 @@
-"""Build airflow-provider-pulsar: the folder provider/ is the package airflow_provider_pulsar."""
+"""Build airflow-provider-pulsar: the folder provider/ is the package airflow_provider_pulsar.
+
+DOCUMENTATION_URL names the published documentation site. Airflow links to it from the list of providers; it takes the
+link from the distribution's metadata, and from nowhere else. Without the variable there is no link.
+"""
+
+import os
 
 from setuptools import find_namespace_packages, setup
+
+urls = {
+    "Apache Airflow": "https://airflow.apache.org/",
+    "Apache Pulsar": "https://pulsar.apache.org/",
+    "Apache Spark": "https://spark.apache.org/",
+}
+if documentation := os.environ.get("DOCUMENTATION_URL"):
+    urls["Documentation"] = documentation
 
 inner = find_namespace_packages("provider", exclude=["*.__pycache__", "__pycache__"])
 setup(
     packages=["airflow_provider_pulsar", *(f"airflow_provider_pulsar.{name}" for name in inner)],
     package_dir={"airflow_provider_pulsar": "provider"},
+    project_urls=urls,
 )

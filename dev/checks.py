@@ -35,7 +35,7 @@ def _types(what: str, env: str, *targets: str) -> Check:
     return Check(f"types of {what}", _tool("mypy", "--python-executable", str(python_of(env)), *targets))
 
 
-_ELSEWHERE = r"/(consuming|publish_tasks|waiting|stream_driver|secret_driver|spark_cluster)\.py$"
+_ELSEWHERE = r"/(consuming|publish_tasks|waiting|stream_driver|secret_driver|spark_cluster|screenshots_browser)\.py$"
 
 CHECKS = (
     Check("format", _tool("ruff", "format", "--check", "--output-format", "concise", ".")),

@@ -5,7 +5,8 @@ Usage: dev/demo.py [--month 2013-01] [--again]. DEMO_ROWS=all takes the whole ye
 (with PULSAR_ADMIN_URL) names a broker to use instead of a private one; that one is configured as Pulsar is installed,
 or with DEMO_PROFILE=testing as for the tests, which keeps the topics for the next call. Standard library only; the work
 happens in the environments. Everything lies under .demo/; the broker it starts is stopped at the end. What takes long
-is waited for as long as it goes on, however slow the machine is.
+is waited for as long as it goes on, however slow the machine is. After a call that did not finish, the next one starts
+over on a broker of its own: what tasks and topics kept of the run may no longer belong together.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -31,6 +33,9 @@ OUTPUT = DEMO / "output"
 LOG = DEMO / "run.log"
 RESULT = DEMO / "result.json"
 PICTURE = OUTPUT / "delays_by_carrier.png"
+BROKER = DEMO / "broker"
+# There from the start of a run to its success.
+UNFINISHED = DEMO / "unfinished"
 # Log lines shown to the user: progress of the operators, and results of tasks.
 _SHOWN = re.compile(r"(?:pulsar-load: |\S+ published: |consumed |Waiting for )[^\n]*")
 # Behind the text of a log line Airflow puts the logger, in brackets, and the place.
@@ -50,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     environments.make("spark", "airflow", *([] if "PULSAR_SERVICE_URL" in os.environ else ["broker"]))
     DEMO.mkdir(exist_ok=True)
+    clear_unfinished()
     OUTPUT.mkdir(exist_ok=True)
+    UNFINISHED.touch()
     with broker_urls() as (service_url, admin_url):
         env = airflow_env(service_url, admin_url)
         prepare_airflow(env)
@@ -59,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not run_dag(env, options.month):
             return 1
         run_seconds = time.monotonic() - run_started
+    UNFINISHED.unlink()
     result = json.loads(RESULT.read_text())
     draw(result["loaded"]["path"])
     print(table(result), flush=True)
@@ -73,6 +81,22 @@ def say(text: str) -> None:
     print(f"demo: {text}", flush=True)
 
 
+def clear_unfinished() -> None:
+    """Remove the database, output and private broker of a run that failed or was stopped.
+
+    Nothing is removed where a broker is named: its topics would stay, and only that database knows which messages are
+    there already. Nor is it while a broker runs in the folder, whoever started it.
+    """
+    if not UNFINISHED.exists() or os.environ.get("PULSAR_SERVICE_URL"):
+        return
+    if brokers.Standalone(BROKER).process_id() is not None:
+        return
+    say("the last run did not finish: starting over without what it left in .demo/")
+    for folder in (HOME, OUTPUT, BROKER):
+        shutil.rmtree(folder, ignore_errors=True)
+    UNFINISHED.unlink()
+
+
 @contextlib.contextmanager
 def broker_urls() -> Iterator[tuple[str, str]]:
     """Give the URLs of the broker named by the environment, or of one started for as long as needed."""
@@ -83,7 +107,7 @@ def broker_urls() -> Iterator[tuple[str, str]]:
         return
     profile = os.environ.get("DEMO_PROFILE") or "default"
     say(f"starting a Pulsar 4.2.4 standalone in .demo/broker (profile {profile})")
-    standalone = brokers.Standalone(DEMO / "broker", profile=profile)
+    standalone = brokers.Standalone(BROKER, profile=profile)
     standalone.start()
     try:
         wait_ready(standalone)

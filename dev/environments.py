@@ -130,7 +130,7 @@ def _heartbeat(what: str, started: float) -> Iterator[None]:
         thread.join()
 
 
-def _index_settings() -> dict[str, str]:
+def index_settings() -> dict[str, str]:
     """Return the environment for uv: it reads no settings of pip, so an index or certificate given to pip is mapped."""
     env = dict(os.environ)
     pairs = (("UV_DEFAULT_INDEX", "PIP_INDEX_URL"), ("UV_INDEX", "PIP_EXTRA_INDEX_URL"), ("SSL_CERT_FILE", "PIP_CERT"))
@@ -203,7 +203,7 @@ def make_env(name: str) -> None:
     stamp = folder / ".stamp"
     if _fresh(stamp, key):
         return
-    uv, env = str(make_tools()), _index_settings()
+    uv, env = str(make_tools()), index_settings()
     stamp.unlink(missing_ok=True)
     python = python_of(name)
     if not python.exists() or _version_of(python) != sys.version:
@@ -374,7 +374,7 @@ def _install_chromium() -> None:
 
 def compile_pins(upgrade: bool) -> None:
     """Compile requirements/*.in to *.txt: exact versions, no index, no host."""
-    uv, env = str(make_tools()), _index_settings()
+    uv, env = str(make_tools()), index_settings()
     for source in sorted(REQUIREMENTS.glob("*.in")):
         target = source.with_suffix(".txt")
         command = [uv, "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--no-header"]

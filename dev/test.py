@@ -67,7 +67,7 @@ SUITES = (
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
     # Two processes have an Airflow of their own and wait for it most of the time; the third one runs the other files.
-    Suite("provider", ("airflow", "spark", "tables", "browser"), processes=3),
+    Suite("provider", ("airflow", "spark", "tables", "browser", "dev"), processes=3),
 )
 
 

@@ -158,7 +158,7 @@ def _own_public_names(app: Any) -> None:
         for name in PUBLIC_MODULES:
             module = importlib.import_module(name)
             for member in getattr(module, "__all__", vars(module)):
-                found = vars(module).get(member) or getattr(module, member)
+                found = getattr(module, member)
                 if not isinstance(found, (type, types.FunctionType)) or id(found) in owned:
                     continue
                 if member.startswith("_") or found.__module__.partition(".")[0] != name.partition(".")[0]:

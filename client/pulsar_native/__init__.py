@@ -1,8 +1,8 @@
 """Public names of the sync API of a complete Apache Pulsar client in Python.
 
 A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio API has the same
-names in `pulsar_native.asyncio`. What needs the engine, protobuf or a schema is imported when it is first used (PEP
-562): many processes import this package for a configuration or an exception, as those that parse DAGs do.
+names in `pulsar_native.asyncio`. All but exceptions and enumerations is imported when it is first used (PEP 562): many
+processes import this package, or a module of it, for an exception alone, as those that parse DAGs do.
 """
 
 from __future__ import annotations
@@ -12,30 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native import exceptions
 from pulsar_native._version import __version__
-from pulsar_native.config import (
-    BatchReceivePolicy,
-    ClientConfig,
-    ConsumerBatchReceivePolicy,
-    ConsumerConfig,
-    ConsumerDeadLetterPolicy,
-    ConsumerEventListener,
-    ConsumerKeySharedPolicy,
-    DeadLetterPolicy,
-    DeadLetterPolicyBuilder,
-    KeySharedPolicy,
-    MultiplierRedeliveryBackoff,
-    ProducerConfig,
-    ReaderConfig,
-    RedeliveryBackoff,
-    TopicsChangedListener,
-)
-from pulsar_native.crypto import (
-    CryptoKeyReader,
-    DefaultCryptoKeyReader,
-    EncryptionContext,
-    EncryptionKey,
-    EncryptionKeyInfo,
-)
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -102,12 +78,6 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
-from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.message import Message, NewMessage, OutgoingMessage, RoutedMessage
-from pulsar_native.message_id import MessageId
-from pulsar_native.message_ids import MessageIds
-from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
-from pulsar_native.txn_id import TxnId
 
 if TYPE_CHECKING:
     from pulsar_native._log_target import ConsoleLogger, FileLogger
@@ -122,8 +92,36 @@ if TYPE_CHECKING:
         AuthenticationTLS,
         AuthenticationToken,
     )
+    from pulsar_native.config import (
+        BatchReceivePolicy,
+        ClientConfig,
+        ConsumerBatchReceivePolicy,
+        ConsumerConfig,
+        ConsumerDeadLetterPolicy,
+        ConsumerEventListener,
+        ConsumerKeySharedPolicy,
+        DeadLetterPolicy,
+        DeadLetterPolicyBuilder,
+        KeySharedPolicy,
+        MultiplierRedeliveryBackoff,
+        ProducerConfig,
+        ReaderConfig,
+        RedeliveryBackoff,
+        TopicsChangedListener,
+    )
+    from pulsar_native.crypto import (
+        CryptoKeyReader,
+        DefaultCryptoKeyReader,
+        EncryptionContext,
+        EncryptionKey,
+        EncryptionKeyInfo,
+    )
     from pulsar_native.functions import Context, Function, IdentitySerDe, PickleSerDe, SerDe
+    from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+    from pulsar_native.message import Message, NewMessage, OutgoingMessage, RoutedMessage
     from pulsar_native.message_batch import MessageBatch
+    from pulsar_native.message_id import MessageId
+    from pulsar_native.message_ids import MessageIds
     from pulsar_native.push.config import (
         ConsumeConcurrentlyContext,
         ConsumeConcurrentlyStatus,
@@ -138,7 +136,9 @@ if TYPE_CHECKING:
     )
     from pulsar_native.schema import BytesSchema
     from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+    from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
     from pulsar_native.sync import Client, Consumer, Producer, PushConsumer, Reader, TableView, Transaction
+    from pulsar_native.txn_id import TxnId
 
 # By module, the names of the imports above.
 _IMPORTED_AT_USE = {
@@ -154,8 +154,36 @@ _IMPORTED_AT_USE = {
         "AuthenticationTLS",
         "AuthenticationToken",
     ),
+    "pulsar_native.config": (
+        "BatchReceivePolicy",
+        "ClientConfig",
+        "ConsumerBatchReceivePolicy",
+        "ConsumerConfig",
+        "ConsumerDeadLetterPolicy",
+        "ConsumerEventListener",
+        "ConsumerKeySharedPolicy",
+        "DeadLetterPolicy",
+        "DeadLetterPolicyBuilder",
+        "KeySharedPolicy",
+        "MultiplierRedeliveryBackoff",
+        "ProducerConfig",
+        "ReaderConfig",
+        "RedeliveryBackoff",
+        "TopicsChangedListener",
+    ),
+    "pulsar_native.crypto": (
+        "CryptoKeyReader",
+        "DefaultCryptoKeyReader",
+        "EncryptionContext",
+        "EncryptionKey",
+        "EncryptionKeyInfo",
+    ),
     "pulsar_native.functions": ("Context", "Function", "IdentitySerDe", "PickleSerDe", "SerDe"),
+    "pulsar_native.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ReaderInterceptor"),
+    "pulsar_native.message": ("Message", "NewMessage", "OutgoingMessage", "RoutedMessage"),
     "pulsar_native.message_batch": ("MessageBatch",),
+    "pulsar_native.message_id": ("MessageId",),
+    "pulsar_native.message_ids": ("MessageIds",),
     "pulsar_native.push.config": (
         "ConsumeConcurrentlyContext",
         "ConsumeConcurrentlyStatus",
@@ -170,11 +198,40 @@ _IMPORTED_AT_USE = {
     ),
     "pulsar_native.schema": ("BytesSchema",),
     "pulsar_native.service_info": ("AutoClusterFailover", "PolledServiceInfo", "ServiceInfo", "ServiceInfoProvider"),
+    "pulsar_native.stats": (
+        "ClientStats",
+        "CloseReport",
+        "ConsumerClose",
+        "ConsumerStats",
+        "ProducerClose",
+        "ProducerStats",
+    ),
     "pulsar_native.sync": ("Client", "Consumer", "Producer", "PushConsumer", "Reader", "TableView", "Transaction"),
+    "pulsar_native.txn_id": ("TxnId",),
 }
 _MODULE_OF = {name: module for module, names in _IMPORTED_AT_USE.items() for name in names}
 # Attributes of the package without an import of their own, as in the official client.
-_SUBMODULES = frozenset(("admin", "arrow", "auth", "functions", "push", "schema", "service_info", "sync", "tableview"))
+_SUBMODULES = frozenset(
+    (
+        "admin",
+        "arrow",
+        "auth",
+        "config",
+        "crypto",
+        "functions",
+        "interceptors",
+        "message",
+        "message_id",
+        "message_ids",
+        "push",
+        "schema",
+        "service_info",
+        "stats",
+        "sync",
+        "tableview",
+        "txn_id",
+    )
+)
 
 __all__ = [
     "ALL_COLUMNS",

@@ -11,20 +11,23 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseHook
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
 from airflow_provider_pulsar.extras import missing
-from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.spark_options import source_options
 
 try:
     from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 except ImportError as error:
     raise missing("spark", "@task.pulsar_spark") from error
+
+if TYPE_CHECKING:
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
 # Parameters of the function that the task fills.
 GIVEN = ("spark", "pulsar")
@@ -43,7 +46,7 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
         self,
         *,
         python_callable: Callable[..., Any],
-        pulsar_conn_id: str = PulsarHook.default_conn_name,
+        pulsar_conn_id: str = "pulsar_default",
         conn_id: str | None = None,
         config_kwargs: Mapping[str, Any] | None = None,
         op_args: Collection[Any] | None = None,
@@ -68,6 +71,8 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
 
     def execute_callable(self) -> Any:
         """Call the function with the session and the options, the secret within reach of Spark."""
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
         hook = PulsarHook(self.pulsar_conn_id)
         options = source_options(hook.connection_options())
         with self._credentials(hook) as reference:
@@ -119,7 +124,7 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
             return str(config["spark.master"]).startswith("local")
         if not self.conn_id:
             return True
-        connection = PulsarHook.get_connection(self.conn_id)
+        connection = BaseHook.get_connection(self.conn_id)
         return connection.conn_type != "spark_connect" and str(connection.host or "local").startswith("local")
 
 

@@ -24,7 +24,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.extras import missing
-from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
 from airflow_provider_pulsar.hooks.spark_rest import FINISHED
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
     from pydantic import JsonValue
+
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
 _VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
@@ -153,7 +154,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         source_options: Mapping[str, str] | str | None = None,
         verify_manifest: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        pulsar_conn_id: str = PulsarHook.default_conn_name,
+        pulsar_conn_id: str = "pulsar_default",
         spark_environment: str | None = None,
         name: str = "pulsar-load",
         **kwargs: Any,
@@ -235,7 +236,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
     def _begin(self, context: Context) -> TaskState:
         """Set what every process of this try needs, and return the task's state."""
         # As the api-server shows it: a short name is one of the connection's default namespace.
-        self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
+        self.topic = self._pulsar_hook().topic_name(self.topic)
         state = TaskState(context, _STATE)
         self._identity = self._identify(context, state)
         self._context = context
@@ -294,7 +295,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     def _report(self, context: Context, result: Mapping[str, Any]) -> None:
         """Report topic and output; the load is done, so no error of reporting may fail the task."""
-        hook = PulsarHook(self.pulsar_conn_id)
+        hook = self._pulsar_hook()
         try:
             self._lineage.begin(hook)
             ids = self._ids(result) if self.outlets else None
@@ -479,13 +480,19 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     # ---- spark-submit ------------------------------------------------------------------------------------------------
 
+    def _pulsar_hook(self) -> PulsarHook:
+        # Who parses DAGs needs no client.
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        return PulsarHook(self.pulsar_conn_id)
+
     def _get_hook(self) -> SparkLoadHook:
         """Return the hook with the request. The base class calls this after adding its own options to `conf`."""
         if self._load_hook is None:
             hook = SparkLoadHook.of(super()._get_hook(), self._process_env())
             hook.on_ui_url = self._push_ui_url
             self._load_hook = hook
-            pulsar = PulsarHook(self.pulsar_conn_id)
+            pulsar = self._pulsar_hook()
             options = pulsar.connection_options()
             # If Spark has the credentials itself, Airflow need not pass them, nor have them.
             own = options.get("spark_credentials_ref")
@@ -542,7 +549,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
     def _openlineage(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_pulsar import openlineage
 
-        hook = PulsarHook(self.pulsar_conn_id)
+        hook = self._pulsar_hook()
         url, topic = self._lineage.service_url or hook.service_url(), hook.topic_name(self.topic)
         result = self._lineage.result
         fields: list[tuple[str, str]] = []

@@ -397,12 +397,13 @@ def customers(paths: list[Path]) -> list[str]:
 
 
 def test_every_printed_dag_is_run() -> None:
-    # That of the events is run by triggers/test_msg_queue_airflow.py.
+    # Those of the events are run by triggers/test_msg_queue_airflow.py and by test_wheels.py.
     assert {page: block.dag_ids for page, block in PRINTED.items()} == {
         "README.md": ["orders", "clicks"],
         "docs/airflow-events.md": ["large-orders"],
         "docs/airflow-operators.md": ["orders"],
         "docs/getting-started/airflow.md": ["greetings"],
+        "docs/getting-started/event-driven.md": ["paid-orders"],
     }
     assert len(dag_blocks()) == len(PRINTED)
 

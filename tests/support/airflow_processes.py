@@ -31,10 +31,18 @@ _OPEN_PATHS = ("/auth/token", "/api/v2/monitor/health")
 class AirflowProcesses:
     """Processes of one Airflow with a migrated home; `start` names the components, the api-server first.
 
-    `env` is added to `base`, the variables of this process where none are given.
+    `env` is added to `base`, the variables of this process where none are given; `python` names the environment.
     """
 
-    def __init__(self, home: Path, env: Mapping[str, str], *, base: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        env: Mapping[str, str],
+        *,
+        base: Mapping[str, str] | None = None,
+        python: Path = Path(sys.executable),
+    ) -> None:
+        self.command = str(python.with_name("airflow"))
         self._folder = home / "processes"
         self._folder.mkdir(exist_ok=True)
         port = free_port()
@@ -71,7 +79,7 @@ class AirflowProcesses:
         name = name or component
         if self.runs(name):
             raise ValueError(f"the component {name} runs already")
-        command = [str(Path(sys.executable).with_name("airflow")), component, *options]
+        command = [self.command, component, *options]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._started[name] = subprocess.Popen(
                 command, env=self.env, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_parent

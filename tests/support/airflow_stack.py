@@ -81,8 +81,13 @@ _SETTINGS = {
 class AirflowStack:
     """One running Airflow; blocking, for one thread. `start` it once, `stop` it at the end."""
 
-    def __init__(self, home: Path, env: Mapping[str, str] | None = None) -> None:
-        """Prepare a home; `env` is added to the variables of all components and so of every task."""
+    def __init__(
+        self, home: Path, env: Mapping[str, str] | None = None, *, python: Path = Path(sys.executable)
+    ) -> None:
+        """Prepare a home; `env` is added to the variables of all components and so of every task.
+
+        `python` is the interpreter of the environment that has Airflow.
+        """
         self.home = home
         self.dags, self.logs, self.database = home / "dags", home / "logs", home / "airflow.db"
         self.dags.mkdir(parents=True)
@@ -95,7 +100,7 @@ class AirflowStack:
             **(env or {}),
         }
         base = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-        self.processes = AirflowProcesses(home, settings, base=base)
+        self.processes = AirflowProcesses(home, settings, base=base, python=python)
         self._triggerers: list[str] = []
         self._written: list[str] = []
 
@@ -104,7 +109,7 @@ class AirflowStack:
     def start(self) -> AirflowStack:
         """Migrate the database and start all components; returns when each has reported itself healthy."""
         migrated = subprocess.run(
-            [str(Path(sys.executable).with_name("airflow")), "db", "migrate"],
+            [self.processes.command, "db", "migrate"],
             env=self.processes.env, capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
         if migrated.returncode:

@@ -1,18 +1,21 @@
-"""The demo waits as long as something goes on, and gives up what stands still."""
+"""The demo waits as long as something goes on, gives up what stands still, and starts over after a failure."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import demo
-from broker import BrokerError
+import environments
+from broker import BrokerError, Standalone
 
 
 class Slow:
@@ -62,3 +65,83 @@ def test_watchdog_kills_what_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert process.poll() is None, "signs of life keep it"
     assert process.wait(30) == -signal.SIGKILL
     watchdog.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give an empty folder for the demo; nothing is installed, no broker, no Airflow and no Spark is started."""
+    for name in ("HOME", "OUTPUT", "BROKER", "UNFINISHED", "LOG", "RESULT"):
+        monkeypatch.setattr(demo, name, tmp_path / getattr(demo, name).relative_to(demo.DEMO))
+    monkeypatch.setattr(demo, "ROOT", tmp_path)
+    monkeypatch.setattr(demo, "DEMO", tmp_path)
+    monkeypatch.delenv("PULSAR_SERVICE_URL", raising=False)
+    monkeypatch.setattr(environments, "make", lambda *names: None)
+
+    @contextlib.contextmanager
+    def urls() -> Iterator[tuple[str, str]]:
+        yield "pulsar://localhost:6650", "http://localhost:8080"
+
+    def prepare(env: dict[str, str]) -> None:
+        for kept in (demo.HOME / "airflow.db", demo.BROKER / "data", demo.OUTPUT / "rows"):
+            kept.parent.mkdir(exist_ok=True)
+            kept.touch()
+
+    monkeypatch.setattr(demo, "broker_urls", urls)
+    monkeypatch.setattr(demo, "prepare_airflow", prepare)
+    return tmp_path
+
+
+def left(folder: Path) -> set[str]:
+    """Return the names of the files of the demo's folder."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def failed_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let a run of the demo fail, with a broker, a database and output left behind."""
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "run_dag", lambda env, month: False)
+        assert demo.main([]) == 1
+    assert left(folder) == {"airflow/airflow.db", "broker/data", "output/rows", "unfinished"}
+
+
+def test_demo_after_failure_starts_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed_run(monkeypatch, folder)
+    found: list[set[str]] = []
+
+    def begin(env: dict[str, str]) -> None:
+        found.append(left(folder))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "prepare_airflow", begin)
+    with pytest.raises(KeyboardInterrupt):
+        demo.main([])
+    assert found == [{"unfinished"}], "nothing of the failed run, and this one has not finished either"
+
+
+def test_demo_after_success_keeps_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def succeed(env: dict[str, str], month: str) -> bool:
+        demo.RESULT.write_text('{"loaded": {"path": "p"}, "consumed": {"path": "p"}}')
+        return True
+
+    monkeypatch.setattr(demo, "run_dag", succeed)
+    monkeypatch.setattr(demo, "draw", lambda parquet: None)
+    monkeypatch.setattr(demo, "table", lambda result: "")
+    assert demo.main([]) == 0
+    kept = {"airflow/airflow.db", "broker/data", "output/rows", "result.json"}
+    assert left(folder) == kept
+    demo.clear_unfinished()
+    assert left(folder) == kept
+
+
+def test_demo_failed_on_named_broker_keeps_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed_run(monkeypatch, folder)
+    monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://broker.example.org:6650")
+    demo.clear_unfinished()
+    assert "airflow/airflow.db" in left(folder)
+
+
+def test_demo_failed_beside_running_broker_keeps_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed_run(monkeypatch, folder)
+    monkeypatch.setattr(Standalone, "process_id", lambda self: os.getpid())
+    demo.clear_unfinished()
+    assert {"broker/data", "unfinished"} <= left(folder)

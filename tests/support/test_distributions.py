@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import email
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tarfile
-import tomllib
 import zipfile
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from email.message import Message
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-# Distribution -> folder of its project, what its source needs, its package and where that lies.
-PROJECTS = {
-    "pulsar-native": ("client", ("client",), "pulsar_native", "client/pulsar_native"),
-    "pyspark-pulsar": ("spark", ("spark",), "pyspark_pulsar", "spark/pyspark_pulsar"),
-    "airflow-provider-pulsar": (
-        ".",
-        ("provider", "pyproject.toml", "setup.py", "README.md", "LICENSE"),
-        "airflow_provider_pulsar",
-        "provider",
-    ),
-}
+import wheels
+from wheels import Project
+
+# Given to the build as whoever publishes the documentation does.
+_SITE = "https://docs.example.org/pulsar/"
 SPEEDUPS = ("pulsar_native/_message_speedups.pyx", "pulsar_native/wire/_speedups.pyx")
-_CALL = "import sys, {module} as b; b.build_{kind}(sys.argv[1])"
 
 
 @dataclass
@@ -40,62 +27,34 @@ class Built:
     wheel: set[str]
     sdist: set[str]
     metadata: Message
-    name: str = field(default="")
+    project: Project
+
+    @property
+    def name(self) -> str:
+        """Return the distribution's name."""
+        return self.project.name
 
 
-def _copy(parts: tuple[str, ...], folder: Path) -> None:
-    """Copy the committed and the new files of a project, so that building writes nothing into the checkout."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *parts],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target)
-
-
-@pytest.fixture(scope="module", params=PROJECTS)
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+@pytest.fixture(scope="module", params=wheels.PROJECTS)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     """Build a distribution twice, by its own backend, without a network."""
-    project, parts, _, _ = PROJECTS[request.param]
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    _copy(parts, source)
-    backend = tomllib.loads((ROOT / project / "pyproject.toml").read_text())["build-system"]["build-backend"]
-    for kind in ("sdist", "wheel"):
-        done = subprocess.run(
-            [sys.executable, "-c", _CALL.format(module=backend, kind=kind), str(out)],
-            cwd=source / project,
-            env={**os.environ, "PULSAR_NATIVE_IMPL": "python"},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == 0, done.stderr
-    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    project, out = wheels.PROJECTS[request.param], tmp_path_factory.mktemp("dist")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULSAR_NATIVE_IMPL", "python")
+        patch.setenv("DOCUMENTATION_URL", _SITE)
+        wheel, sdist = wheels.build(project, out), wheels.build(project, out, "sdist")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (found,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(archive.read(found))
     with tarfile.open(sdist) as packed:
         members = {name.partition("/")[2] for name in packed.getnames()}
-    return Built(names, members, metadata, request.param)
+    yield Built(names, members, metadata, project)
 
 
 def test_wheel_holds_package_and_licence_only(built: Built) -> None:
-    _, _, package, place = PROJECTS[built.name]
-    committed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", place],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.splitlines()
-    wanted = {f"{package}/{name.removeprefix(f'{place}/')}" for name in committed if (ROOT / name).is_file()}
+    package, place = built.project.package, built.project.source
+    wanted = {f"{package}/{name.removeprefix(f'{place}/')}" for name in wheels.tracked(place)}
     assert f"{package}/py.typed" in wanted
     missing = {name for name in wanted - built.wheel if not name.endswith((".pyx", ".proto", ".md"))}
     assert not missing
@@ -105,8 +64,8 @@ def test_wheel_holds_package_and_licence_only(built: Built) -> None:
 
 
 def test_sdist_holds_what_a_build_needs(built: Built) -> None:
-    project, _, _, place = PROJECTS[built.name]
-    inside = place if project == "." else place.removeprefix(f"{project}/")
+    folder, place = built.project.folder, built.project.source
+    inside = place if folder == "." else place.removeprefix(f"{folder}/")
     assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO", f"{inside}/py.typed"} <= built.sdist
     assert (built.name != "pulsar-native") or {"hatch_build.py", *SPEEDUPS} <= built.sdist
     assert (built.name != "airflow-provider-pulsar") or {"setup.py", "provider/provider.yaml"} <= built.sdist
@@ -140,3 +99,9 @@ def test_provider_wheel_registers_with_airflow(built: Built) -> None:
         assert "airflow_provider_pulsar/get_provider_info.py" in built.wheel
     else:
         assert not any(name.endswith(".dist-info/entry_points.txt") for name in built.wheel)
+
+
+def test_documentation_url_is_of_the_provider(built: Built) -> None:
+    # Airflow's list of providers takes its link from here.
+    links = [url for url in built.metadata.get_all("Project-URL", []) if url.startswith("Documentation,")]
+    assert links == ([f"Documentation, {_SITE}"] if built.name == "airflow-provider-pulsar" else [])

@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import screenshots
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECTS = {
     name: tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"] for name in ("client", "spark", ".")
@@ -98,3 +100,17 @@ def test_make_targets_named_in_pages_exist() -> None:
     named = {name for page in pages for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
     assert {"demo", "test", "docs"} <= named
     assert named <= targets
+
+
+def test_pictures_of_the_site_exist_and_are_small() -> None:
+    used = {
+        (page.parent / name).resolve()
+        for page in _pages()
+        for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text())
+    }
+    assert (
+        used == {screenshots.IMAGES / f"{name}.png" for name in screenshots.NAMES} == set(screenshots.IMAGES.iterdir())
+    )
+    for picture in used:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert picture.stat().st_size <= screenshots.MOST_BYTES

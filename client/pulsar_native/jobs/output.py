@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pulsar_native.jobs import validation
-from pulsar_native.jobs.codecs import json_safe
+from pulsar_native.jobs.json_values import json_safe
 
 # Returns the path object of a text: with `open`, `parent`, `name`, `iterdir`, `mkdir`, `stat`, `unlink` and `replace`
 # as in pathlib.

@@ -149,7 +149,7 @@ class SqlSink:
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return value
         if isinstance(value, Mapping | list | tuple | set):
-            from pulsar_native.jobs.codecs import json_safe
+            from pulsar_native.jobs.json_values import json_safe
 
             return json.dumps(json_safe(value), ensure_ascii=False)
         return self._bind(value)

@@ -12,7 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from pulsar_native.jobs.codecs import Codec, EncodedBytes, WriterSchema, decode, json_safe
+from pulsar_native.jobs.codecs import Codec, EncodedBytes, WriterSchema, decode
+from pulsar_native.jobs.json_values import json_safe
 from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
