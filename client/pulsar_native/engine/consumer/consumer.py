@@ -156,6 +156,7 @@ class PartitionConsumer(Handler):
             is_active=lambda: self.is_active,
             write_outgoing=self.write_outgoing,
             look_again=self.look_again,
+            reattach=self._reattach if self._durable else None,
         )
         self._unacked = self.acks.unacked
 
@@ -247,6 +248,20 @@ class PartitionConsumer(Handler):
             self.core.detached()
             self.is_active = None
             self.acks.detached()
+
+    async def _reattach(self, connection: Connection) -> None:
+        """Close the consumer at the broker and attach again: what is unacknowledged is redelivered."""
+        request_id = self.client.next_request_id()
+        try:
+            await self.ask(
+                request_id, commands.close_consumer(self.consumer_id, request_id), connection, pb.CommandSuccess
+            )
+        finally:
+            # Without an answer, too: the broker may have closed it, and handles requests in order.
+            connection.remove_consumer(self.consumer_id)
+            if connection is self.connection:
+                self.detached()
+                self.reconnect(0.0)
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Reconnect, unless the broker closed the consumer for a seek, which resubscribes by itself."""

@@ -4,7 +4,8 @@ Rules (measured on 4.2.4): a REDELIVER that arrives during a read loses that rea
 sent, and the cursor continues behind them, so that they are missing until the next attachment. The broker reads while
 there are permits. So none are granted meanwhile, what still arrives is dropped (its epoch is older), the request is
 written once the permits are used up or the topic's end is reached, and permits follow when the broker has responded to
-a request sent behind it. On the loop, but for `start`.
+a request sent behind it. Where neither comes to be known in time (a slow broker, an end that is never delivered), a
+durable subscription is attached to again instead, which redelivers everything, too. On the loop, but for `start`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,19 @@ class RedeliverAll:
         is_active: Callable[[], bool | None],
         write_outgoing: Callable[[], None],
         look_again: Callable[[], None],
+        reattach: Callable[[Connection], Awaitable[None]] | None,
     ) -> None:
-        """`write_outgoing` writes the commands of the core, under the lock; `look_again` wakes those who receive."""
+        """`write_outgoing` writes the commands of the core, under the lock; `look_again` wakes those who receive.
+
+        `reattach` closes the consumer at the broker and attaches it again; None where that redelivers nothing.
+        """
         self._context = context
         self._core = core
         self._ask_last = ask_last
         self._is_active = is_active
         self._write_outgoing = write_outgoing
         self._look_again = look_again
+        self._reattach = reattach
         # True while no permits are granted.
         self._is_waiting = False
         # True if redelivery was requested again after the last request was written.
@@ -64,7 +70,8 @@ class RedeliverAll:
     async def _run(self) -> None:
         core, lock = self._core, self._context.lock
         while self._is_waiting:
-            await self._bounded(self._quiet)
+            if not await self._bounded(self._quiet):
+                await self._attach_again()
             with lock:
                 self._is_asked = False
                 if self._is_attached:
@@ -81,11 +88,26 @@ class RedeliverAll:
             # With a queue of 0 a waiting receiver requests its permit again.
             self._look_again()
 
-    async def _bounded(self, what: Callable[[], Awaitable[object]]) -> None:
-        """Wait for a step with a time limit: without a response the request is written all the same."""
-        with contextlib.suppress(PulsarException, TimeoutError):
+    async def _bounded(self, what: Callable[[], Awaitable[object]]) -> bool:
+        """Wait for a step with a time limit; return False if it passed."""
+        try:
             async with asyncio.timeout(_LIMIT_SECONDS):
                 await what()
+        except PulsarException:
+            # The connection is lost: the next attachment redelivers everything.
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+    async def _attach_again(self) -> None:
+        """Attach again where a request might meet a read; a reader, which would go on behind its last message, may
+        not.
+        """
+        connection = self._context.connection()
+        if self._reattach is not None and connection is not None and self._is_attached:
+            with contextlib.suppress(PulsarException):
+                await self._reattach(connection)
 
     @property
     def _is_attached(self) -> bool:

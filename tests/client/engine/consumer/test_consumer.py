@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer import ack_grouping_tracker
+from pulsar_native.engine.consumer import ack_grouping_tracker, redeliver_all
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, ConsumerBusy, NotConnected, PulsarException, Timeout
@@ -545,3 +545,36 @@ async def test_close_without_response_ends_in_time(fake: FakeBroker, cores: Core
     with pytest.raises(Timeout):
         fake.answers[Kind.PARTITIONED_METADATA] = swallow
         await subscribed(cores(fake.url, operation_timeout_seconds=0.2))
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_redeliver_all_attaches_again_where_reads_are_slow(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    monkeypatch.setattr(redeliver_all, "_LIMIT_SECONDS", 0.1)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda peer, command: [
+        frame(
+            Kind.GET_LAST_MESSAGE_ID_RESPONSE,
+            getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+                request_id=command.getLastMessageId.request_id,
+                last_message_id=pb.MessageIdData(ledgerId=1, entryId=99),
+            ),
+        )
+    ]
+    core = cores(fake.url, operation_timeout_seconds=1)
+    consumer = await subscribed(core, receiver_queue_size=10)
+    if not answered:
+        fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    deliver(fake, *singles(0, 3))
+    assert [message.data() for message in await take(consumer, 3)] == [b"0", b"1", b"2"]
+    consumer.redeliver_all()
+    # The entries that the broker is reading would be lost to a request now: it is never written.
+    await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 2)
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+    assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    await until(lambda: consumer.is_connected)
+    deliver(fake, *singles(0, 10))
+    assert [message.data() for message in await take(consumer, 10)] == [b"%d" % number for number in range(10)]
+    await round_trip(consumer)
+    # All permits of the new attachment, and what was dequeued since.
+    assert permits(fake)[1] == 10

@@ -24,12 +24,12 @@ NOTHING_YET = MessageId(-1, LEDGER, -1)
 class Rewinding:
     """A consumer of an Exclusive subscription that is attached, and the broker's answers to it."""
 
-    def __init__(self, queue_size: int = 10) -> None:
+    def __init__(self, queue_size: int = 10, *, is_durable: bool = True) -> None:
         self.state = ConsumerState()
         self.core, _ = core_of(queue_size, rewinds=True)
         self.is_active: bool | None = True
         self.last: Callable[[], MessageId] = lambda: NOTHING_YET
-        self.looked = self.asked = 0
+        self.looked = self.asked = self.reattached = 0
         self.answers = asyncio.Event()
         self.answers.set()
         self.rewind = RedeliverAll(
@@ -39,6 +39,7 @@ class Rewinding:
             is_active=lambda: self.is_active,
             write_outgoing=self.write_outgoing,
             look_again=self.look_again,
+            reattach=self.reattach if is_durable else None,
         )
         self.core.begin_attachment()
         self.core.attached()
@@ -49,6 +50,14 @@ class Rewinding:
         self.asked += 1
         await self.answers.wait()
         return self.last()
+
+    async def reattach(self, connection: Connection) -> None:
+        assert connection is self.state.connection
+        self.reattached += 1
+        self.core.detached()
+        self.core.begin_attachment()
+        self.core.attached()
+        self.write_outgoing()
 
     def look_again(self) -> None:
         self.looked += 1
@@ -111,8 +120,22 @@ async def test_rewind_of_inactive_or_empty_does_not_wait(is_active: bool) -> Non
     assert [each.HasField("redeliverUnacknowledgedMessages") for each in made.commands()] == [True]
 
 
-async def test_rewind_without_answer_written_after_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rewind_without_answer_attaches_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made, clock = Rewinding(), LoopClock(monkeypatch)
+    # The topic goes on behind what has arrived, and the broker takes its time to read it.
+    made.last = lambda: MessageId(-1, LEDGER, 9)
+    made.redeliver_all()
+    await clock.advance(2.5)
+    assert not made.commands() and not made.reattached
+    await clock.advance(1)
+    # No request that the read might meet; the permits are those of the new attachment.
+    (flow,) = made.commands()
+    assert made.reattached == 1 and flow.flow.messagePermits == 10
+    assert not made.core.permits.is_withheld and made.core.permits.outstanding() == 10
+
+
+async def test_rewind_of_reader_written_after_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock = Rewinding(is_durable=False), LoopClock(monkeypatch)
     made.answers.clear()
     made.redeliver_all()
     await clock.advance(2.5)
