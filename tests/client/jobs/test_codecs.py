@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -13,7 +12,6 @@ from uuid import UUID
 import pytest
 
 from pulsar_native.jobs.codecs import Codec, EncodedBytes, WriterSchema, decode
-from pulsar_native.jobs.json_values import json_safe
 from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
@@ -247,23 +245,6 @@ def test_decode_by_schema_tells_text_from_json() -> None:
 def test_decode_damaged_payload_raises(decoder: str, words: str) -> None:
     with pytest.raises(InvalidRecord, match=words):
         decode(received(b"a\xff"), decoder)
-
-
-def test_json_safe_other_types() -> None:
-    value = {
-        1: b"\xff",
-        "t": (date(2026, 1, 2), time(3, 4), datetime(2026, 1, 2, tzinfo=UTC)),
-        "n": [Decimal("1.10"), UUID(int=0), float("-inf"), 1.5, True, None],
-        "e": Color.RED,
-        "s": {5},
-        "o": SchemaType.AVRO.__class__,
-    }
-    found = json_safe(value)
-    json.dumps(found, allow_nan=False)
-    assert found["1"] == {"base64": base64.b64encode(b"\xff").decode()}
-    assert found["t"] == ["2026-01-02", "03:04:00", "2026-01-02T00:00:00+00:00"]
-    assert found["n"] == ["1.10", str(UUID(int=0)), "-inf", 1.5, True, None]
-    assert (found["e"], found["s"], found["o"]) == ("red", [5], str(SchemaType))
 
 
 def test_writer_schema_finds_each_version_once() -> None:
