@@ -156,13 +156,26 @@ class MessageQueue(deque[M]):
 
 
 class PendingAcks(deque[Any]):
-    """Acknowledged messages until they are grouped; `is_open` is the owner's flag. Compiled, it keeps runs only."""
+    """Acknowledged messages until the owner groups them; compiled, runs of them.
 
-    __slots__ = ("is_open",)
+    While `is_open` the owner groups them by itself after a while; else `on_closed` is called with the message added. It
+    has that begun and opens, or removes the message and raises.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_on_closed", "is_open")
+
+    def __init__(self, on_closed: Callable[[Any], None]) -> None:
         super().__init__()
         self.is_open = False
+        self._on_closed = on_closed
+
+    def add(self, message: Any) -> None:
+        """Add a message. Thread-safe; raises what `on_closed` raises."""
+        self.append(message)
+        # Order of events: append first, then read the flag; the owner clears the flag first and then groups, so one
+        # side sees the other.
+        if not self.is_open:
+            self._on_closed(message)
 
     def take_runs(self) -> list[AckRun]:
         """Remove all messages and return them in runs of one entry each. Called by one thread at a time."""

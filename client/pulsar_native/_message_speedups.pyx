@@ -277,23 +277,31 @@ cdef class MessageQueue:
 
 
 cdef class PendingAcks:
-    """Acknowledged messages until they are grouped, as runs of one entry; `is_open` is the owner's flag."""
+    """As `_message_fields.PendingAcks`, as runs of one entry."""
 
     cdef public bint is_open
+    cdef object on_closed
     cdef list runs
     # The run that may go on, and the number of messages of all.
     cdef object entry
     cdef Py_ssize_t first, number, count
 
-    def __init__(self):
+    def __init__(self, on_closed):
+        self.on_closed = on_closed
         self.runs = []
 
     def __len__(self):
         return self.count
 
-    def append(self, MessageFields message not None):
-        """Add a message."""
+    def add(self, MessageFields message not None):
+        """As `_message_fields.PendingAcks.add`."""
+        self._add(message)
+
+    cdef _add(self, MessageFields message):
         self._append(message)
+        # After the message, as there.
+        if not self.is_open:
+            self.on_closed(message)
 
     cdef _append(self, MessageFields message):
         cdef object entry
@@ -393,12 +401,8 @@ def read_next(self, timeout_millis=None):
 def acknowledge(self, message, *, txn=None):
     """As `sync.Consumer.acknowledge`."""
     if txn is None and isinstance(message, MessageFields) and (<MessageFields>message).entry is not None:
-        acks = (<dict?>self._fast_acks).get((<MessageFields>message).entry.topic)
-        if acks is not None:
-            # The steps of `AckGroupingTracker.add_fast`, in their order.
-            pending = <PendingAcks?>acks.fast_path
-            (<PendingAcks>pending)._append(<MessageFields>message)
-            if not (<PendingAcks>pending).is_open:
-                acks.open_fast_path(message)
+        pending = (<dict?>self._fast_acks).get((<MessageFields>message).entry.topic)
+        if pending is not None:
+            (<PendingAcks?>pending)._add(<MessageFields>message)
             return None
     return acknowledge.__wrapped__(self, message, txn=txn)

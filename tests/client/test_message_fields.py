@@ -103,16 +103,20 @@ def test_message_fields_bulk_creation(fields: ModuleType) -> None:
     assert fields.make_uniform_messages(kind, entry, 5, 5, 3, 4) == []
 
 
+def ignored(_message: object) -> None:
+    """Take no notice of a message that is added while nobody groups them."""
+
+
 def test_pending_acks_runs_as_indexes_tell(fields: ModuleType) -> None:
     chance = random.Random(7)
     kind, entries = kind_of(fields), [Entry(number=number) for number in range(4)]
-    pending = fields.PendingAcks()
+    pending = fields.PendingAcks(ignored)
     for _ in range(300):
         acked = [kind(chance.choice(entries), chance.randrange(-1, 5), 0, 0, 0) for _ in range(chance.randrange(12))]
         if chance.random() < 0.5:
             acked = [kind(entries[0], index, 0, 0, 0) for index in range(chance.randrange(1, 9))]
         for message in acked:
-            pending.append(message)
+            pending.add(message)
         assert len(pending) == len(acked) and bool(pending) is bool(acked)
         if acked and chance.random() < 0.3:
             gone = acked.pop(chance.randrange(len(acked)))
@@ -130,11 +134,11 @@ def test_pending_acks_runs_as_indexes_tell(fields: ModuleType) -> None:
 
 
 def test_pending_acks_flag_remove_and_clear(fields: ModuleType) -> None:
-    kind, pending = kind_of(fields), fields.PendingAcks()
+    kind, pending = kind_of(fields), fields.PendingAcks(ignored)
     first, second = kind(Entry(number=1), 0, 0, 0, 0), kind(Entry(number=2), 0, 0, 0, 0)
     assert not pending.is_open
     pending.is_open = True
-    pending.append(first)
+    pending.add(first)
     with pytest.raises(ValueError):
         pending.remove(second)
     assert pending.is_open and len(pending) == 1
@@ -142,8 +146,28 @@ def test_pending_acks_flag_remove_and_clear(fields: ModuleType) -> None:
     assert not pending and pending.take_runs() == []
 
 
+def test_pending_acks_add_while_closed_calls_owner(fields: ModuleType) -> None:
+    kind, told = kind_of(fields), []
+    first, second, third = (kind(Entry(number=number), 0, 0, 0, 0) for number in range(3))
+
+    def on_closed(message: Any) -> None:
+        # Added already: whoever groups them now finds it.
+        told.append((message, len(pending)))
+        if message is second:
+            pending.remove(message)
+            raise ValueError("closed")
+
+    pending = fields.PendingAcks(on_closed)
+    pending.add(first)
+    with pytest.raises(ValueError, match="closed"):
+        pending.add(second)
+    pending.is_open = True
+    pending.add(third)
+    assert told == [(first, 1), (second, 2)] and len(pending) == 2
+
+
 def test_pending_acks_of_several_threads_all_taken(fields: ModuleType) -> None:
-    kind, pending = kind_of(fields), fields.PendingAcks()
+    kind, pending = kind_of(fields), fields.PendingAcks(ignored)
     entries = [Entry(number=number) for number in range(3)]
     own = [[kind(entry, index, 0, 0, 0) for index in range(3000)] for entry in entries]
     begun = threading.Barrier(4)
@@ -151,7 +175,7 @@ def test_pending_acks_of_several_threads_all_taken(fields: ModuleType) -> None:
     def append(messages: list[Any]) -> None:
         begun.wait(10)
         for message in messages:
-            pending.append(message)
+            pending.add(message)
 
     threads = [threading.Thread(target=append, args=(messages,)) for messages in own]
     for thread in threads:

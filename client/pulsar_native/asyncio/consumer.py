@@ -319,13 +319,9 @@ class Consumer(Receiving[T_co]):
             before, in this transaction or otherwise; the transaction can only be aborted then. Default None.
         """
         if txn is None and isinstance(message, Message):
-            acks = self._fast_acks.get(message.entry.topic)
-            if acks is not None:
-                # The steps of `AckGroupingTracker.add_fast`, in their order.
-                fast_path = acks.fast_path
-                fast_path.append(message)
-                if not fast_path.is_open:
-                    acks.open_fast_path(message)
+            pending = self._fast_acks.get(message.entry.topic)
+            if pending is not None:
+                pending.add(message)
                 return
         check_generation(self._generation)
         if txn is not None:

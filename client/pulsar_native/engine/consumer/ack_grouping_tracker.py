@@ -109,7 +109,7 @@ class AckGroupingTracker:
         self._has_more_to_forget = self.late is not None or self._dead_letter_router is not None
         # Messages the APIs acknowledged, not yet in the group; open while the timer that moves them there runs, so that
         # the next one needs nothing else.
-        self.fast_path = PendingAcks()
+        self.fast_path = PendingAcks(self._open_fast_path)
         # True if appending suffices: nobody waits for a receipt, and no acknowledgement must be sent before the timer.
         # Time-outs and dead letters are looked at only after the fast path was gathered.
         self.allows_fast_path = (
@@ -128,15 +128,7 @@ class AckGroupingTracker:
             self._gather_fast_path()
         return self._group
 
-    def add_fast(self, message: Message) -> None:
-        """Append one acknowledged message, if `allows_fast_path`. The APIs inline this. Thread-safe."""
-        self.fast_path.append(message)
-        # Order of events: append first, then read the flag; the timer clears the flag first and then gathers, so one
-        # side sees the other.
-        if not self.fast_path.is_open:
-            self.open_fast_path(message)
-
-    def open_fast_path(self, message: Message) -> None:
+    def _open_fast_path(self, message: Message) -> None:
         """Start the timer for appended messages; remove the message and raise when the consumer is closed.
         Thread-safe.
         """

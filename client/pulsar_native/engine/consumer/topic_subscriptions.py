@@ -14,8 +14,9 @@ import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from pulsar_native._message_fields import PendingAcks
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.close import close, unsubscribe
 from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
@@ -39,9 +40,6 @@ from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
-
-if TYPE_CHECKING:
-    from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -111,8 +109,8 @@ class TopicSubscriptions:
             )
         self.children = [self._create(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
-        # By topic, the trackers whose fast path the APIs may use directly: `AckGroupingTracker.fast_path`.
-        self.fast_acks: dict[str, AckGroupingTracker] = {}
+        # By topic, where the APIs may add acknowledged messages without a lock: `AckGroupingTracker.fast_path`.
+        self.fast_acks: dict[str, PendingAcks] = {}
         self._offer_fast_acks(self.children)
 
     async def open(self, broker: BrokerOfTopic | None = None) -> None:
@@ -290,7 +288,9 @@ class TopicSubscriptions:
 
     def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
         if self._events.allows_fast_acks:
-            self.fast_acks.update({child.topic.full: child.acks for child in children if child.acks.allows_fast_path})
+            self.fast_acks.update(
+                {child.topic.full: child.acks.fast_path for child in children if child.acks.allows_fast_path}
+            )
 
     def _describe(self, topic: TopicName) -> str:
         """Return a short name for logs."""

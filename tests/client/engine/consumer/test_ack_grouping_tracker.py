@@ -392,7 +392,7 @@ def test_fast_path_gathered_by_the_timer() -> None:
     made = Tracking(batch_index_ack_enabled=True)
     messages = messages_of(batch_entry([b"0", b"1", b"2", b"3"]), single_entry(b"4"))
     for message in (messages[0], messages[1], messages[3], messages[4]):
-        made.tracker.add_fast(message)
+        made.tracker.fast_path.add(message)
     assert made.tracker.fast_path.is_open and made.timers() == [0.1]
     assert len(made.tracker.entries) == 0 and made.tracker.unsent() == 2
     made.state.run_timer()
@@ -401,7 +401,7 @@ def test_fast_path_gathered_by_the_timer() -> None:
     assert made.tracker.fast_path.is_open
     made.state.run_timer()
     assert not made.tracker.fast_path.is_open and made.timers() == []
-    made.tracker.add_fast(messages[2])
+    made.tracker.fast_path.add(messages[2])
     assert made.timers() == [0.1]
 
 
@@ -409,7 +409,7 @@ def test_fast_path_of_one_run_acks_those_messages() -> None:
     made = Tracking(batch_index_ack_enabled=True)
     messages = messages_of(batch_entry([b"0", b"1", b"2", b"3"]))
     for message in messages[1:3]:
-        made.tracker.add_fast(message)
+        made.tracker.fast_path.add(message)
     made.tracker.flush()
     assert made.sent() == [(INDIVIDUAL, [(0, [0b1001])])]
 
@@ -417,18 +417,18 @@ def test_fast_path_of_one_run_acks_those_messages() -> None:
 def test_fast_path_closed_checks_the_consumer_again() -> None:
     made = Tracking()
     first, second, third = messages_of(single_entry(b"0"), single_entry(b"1"), single_entry(b"2"))
-    made.tracker.add_fast(first)
+    made.tracker.fast_path.add(first)
     made.state.is_alive = False
     # Unseen as long as it is open.
-    made.tracker.add_fast(second)
+    made.tracker.fast_path.add(second)
     made.tracker.close_fast_path()
     with pytest.raises(AlreadyClosed):
-        made.tracker.add_fast(third)
+        made.tracker.fast_path.add(third)
     assert len(made.tracker.fast_path) == 2
     made.tracker.flush()
     assert made.sent() == [(INDIVIDUAL, [(0, []), (1, [])])]
     made.state.is_alive = True
-    made.tracker.add_fast(third)
+    made.tracker.fast_path.add(third)
     made.tracker.stop(None)
     assert not made.tracker.fast_path.is_open
 
@@ -436,11 +436,11 @@ def test_fast_path_closed_checks_the_consumer_again() -> None:
 def test_fast_path_full_group_sent_by_catch_up() -> None:
     made = Tracking()
     for message in messages_of(*(single_entry(b"x") for _ in range(999))):
-        made.tracker.add_fast(message)
+        made.tracker.fast_path.add(message)
     with made.context.lock:
         made.tracker.catch_up()
     assert made.sent() == []
-    made.tracker.add_fast(*messages_of(*(single_entry(b"x") for _ in range(1000)))[999:])
+    made.tracker.fast_path.add(*messages_of(*(single_entry(b"x") for _ in range(1000)))[999:])
     with made.context.lock:
         made.tracker.catch_up()
     assert [len(places) for _, places in made.sent()] == [1000]
@@ -487,7 +487,7 @@ def test_nack_follows_ack_of_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> N
     clock = stopped_clock(monkeypatch, ack_grouping_tracker)
     made = Tracking(negative_ack_redelivery_delay_ms=1000)
     (message,) = messages_of(single_entry(b"x"))
-    made.tracker.add_fast(message)
+    made.tracker.fast_path.add(message)
     # Order of the calls: the negative acknowledgement is the last word.
     made.tracker.negative_acknowledge(key(0))
     clock.advance(2)

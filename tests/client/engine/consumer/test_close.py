@@ -220,12 +220,12 @@ async def test_close_refuses_fast_acks_from_its_start(fake: FakeBroker, cores: C
     await until(lambda: child.queued_messages() == 2)
     first, second = child.dequeue(), child.dequeue()
     assert first is not None and second is not None
-    child.acks.add_fast(first)
+    child.acks.fast_path.add(first)
     closing = asyncio.ensure_future(close(child))
     (seen,) = await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
     # It would not be sent any more.
     with pytest.raises(AlreadyClosed):
-        child.acks.add_fast(second)
+        child.acks.fast_path.add(second)
     seen.peer.send(success(seen.command.close_consumer.request_id))
     report = await asyncio.wait_for(closing, 5)
     assert (report.acks_sent, report.acks_left) == (1, 0)

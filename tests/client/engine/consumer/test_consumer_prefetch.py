@@ -285,7 +285,7 @@ async def test_prefetch_ack_timeout_starts_at_first_message(
     messages = await application.messages(20)
     assert len(acks.unacked) == 2
     for message in messages[:10]:
-        acks.add_fast(message)
+        acks.fast_path.add(message)
     # Not in the group yet when the time of both entries is over: the acknowledged one is not redelivered.
     while len(acks.unacked):
         acks._unacked_tick()
@@ -358,19 +358,19 @@ async def test_prefetch_interleaved_calls_keep_order_and_count(
 async def test_ack_fast_path_groups_by_entry(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=50)
     application = Application(consumer)
-    (acks,) = consumer.fast_acks.values()
+    (pending,) = consumer.fast_acks.values()
     fake.peers[-1].send(*[delivery(0, batch(10 * number, 10), number) for number in range(4)])
     messages = await application.messages(40)
     shuffled = messages[:20]
     random.Random(1).shuffle(shuffled)
     missing = shuffled.pop(7)
     for message in [*shuffled, *messages[20:29], *messages[30:], *messages[30:33]]:
-        acks.add_fast(message)
+        pending.add(message)
     whole = {0, 1, 3} - {missing.message_id().entry_id()}
     await until(lambda: set(acked(fake)) == whole)
-    acks.add_fast(messages[29])
+    pending.add(messages[29])
     await until(lambda: set(acked(fake)) == whole | {2})
-    acks.add_fast(missing)
+    pending.add(missing)
     await until(lambda: sorted(acked(fake)) == [0, 1, 2, 3])
     assert consumer.children[0].acks.sent == 40
 
@@ -379,16 +379,16 @@ async def test_ack_fast_path_groups_by_entry(fake: FakeBroker, cores: Cores, sub
 async def test_ack_fast_path_close_sends_first(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=900)
     application = Application(consumer)
-    (acks,) = consumer.fast_acks.values()
+    (pending,) = consumer.fast_acks.values()
     fake.peers[-1].send(delivery(0, batch(0, 2), 0), delivery(0, batch(2, 1), 1))
     messages = await application.messages(3)
     for message in messages[:2]:
-        acks.add_fast(message)
+        pending.add(message)
     (report,) = await consumer.close()
     assert acked(fake) == [0] and (report.acks_sent, report.acks_left) == (2, 0)
     with pytest.raises(AlreadyClosed):
-        acks.add_fast(messages[2])
-    assert acks.unsent() == 0
+        pending.add(messages[2])
+    assert len(pending) == 0
 
 
 @pytest.mark.asyncio
