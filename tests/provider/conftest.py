@@ -114,7 +114,14 @@ def _group_of(file: str) -> int | None:
 
 
 # Other long files, which come next: the last file of a process decides when all are done.
-_LONG = ("operators/test_spark.py", "operators/test_spark_cluster.py", "test_masking.py", "decorators/test_spark.py")
+_LONG = (
+    "operators/test_spark.py",
+    "operators/test_spark_cluster.py",
+    "operators/test_spark_tables.py",
+    "test_masking.py",
+    "decorators/test_spark.py",
+    "test_wheels.py",
+)
 
 
 def _turn_of(file: str) -> int:
