@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import checks
@@ -195,8 +195,10 @@ def choose(names: Sequence[str], missing_only: bool) -> list[Suite]:
     return chosen
 
 
-def run(suites: Sequence[Suite], more: Sequence[str], *, with_checks: bool, slow: bool) -> Count:
-    """Set up, check, run the suites one after another, and return the sum."""
+def run(
+    suites: Sequence[Suite], more: Sequence[str], *, with_checks: bool, slow: bool, measured: Collection[str] = ()
+) -> Count:
+    """Set up, check, run the suites one after another, those named with coverage, and return the sum."""
     environments.make("broker", *dict.fromkeys(need for suite in suites for need in suite.needs))
     total = Count()
     if with_checks:
@@ -205,7 +207,8 @@ def run(suites: Sequence[Suite], more: Sequence[str], *, with_checks: bool, slow
     if suites:
         with shared_broker() as env:
             for suite in suites:
-                total.add(run_suite(suite, more, env, slow=slow))
+                own = covered.measuring(env) if suite.name in measured else env
+                total.add(run_suite(suite, more, own, slow=slow))
     return total
 
 
@@ -230,12 +233,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         suites = choose(options.suites, options.missing)
-        if options.coverage:
-            covered.begin()
         with_checks = not options.suites and not options.missing and not options.coverage
-        total = run(suites, more, with_checks=with_checks, slow=options.long)
-        if options.coverage:
-            total.failed += covered.report((suite.name for suite in suites), whole=not more)
+        measured = {suite.name for suite in suites if options.coverage}
+        if with_checks and not more:
+            measured = {suite.name for suite in suites} & covered.SUITES
+        if measured:
+            covered.begin()
+        total = run(suites, more, with_checks=with_checks, slow=options.long, measured=measured)
+        if measured:
+            total.failed += covered.report(measured, whole=not more)
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1

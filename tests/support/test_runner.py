@@ -6,9 +6,11 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import covered
 import test as runner
 from environments import ROOT
 from test import Suite
@@ -54,3 +56,34 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
     assert list(ran) == ["tests/both/test_both.py::test_quick"]
     assert str(runner.run_suite(suite, [], env, slow=True)) == "1 passed, 1 failed, 0 skipped"
     assert str(runner.run_suite(suite, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"
+
+
+@pytest.mark.parametrize(
+    ("words", "measured", "judged"),
+    [
+        ([], {"client", "compat"}, True),
+        (["client", "compat"], set(), None),
+        (["--coverage", "client"], {"client"}, True),
+        (["--", "-k", "batch"], set(), None),
+        (["--coverage", "--", "-k", "batch"], {suite.name for suite in runner.SUITES}, False),
+    ],
+)
+def test_coverage_of_whole_runs_by_default(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], measured: set[str], judged: bool | None
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def run(suites: Any, more: Any, **options: Any) -> runner.Count:
+        seen["measured"] = set(options["measured"])
+        return runner.Count(passed=1)
+
+    def report(suites: Any, *, whole: bool) -> int:
+        seen["judged"] = whole
+        return 1
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(covered, "begin", lambda: None)
+    monkeypatch.setattr(covered, "report", report)
+    # A client with too few lines covered fails the run.
+    assert runner.main(words) == (0 if judged is None else 1)
+    assert seen == {"measured": measured, **({} if judged is None else {"judged": judged})}
