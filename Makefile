@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs screenshots bench bench-compare bench-growth py-files broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs screenshots bench bench-compare bench-latency bench-growth py-files broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench:          ## publish and receive against the official client, as ratios
 
 bench-compare:  ## two results of make bench compared: make bench-compare OLD=before.json NEW=.results/bench.json
 	@$(PY) benchmarks/compare.py $(OLD) $(NEW)
+
+bench-latency:  ## latency, memory, creation and import time against the official client, as ratios
+	@dev/setup dev broker && .envs/dev/bin/python benchmarks/latency.py --json .results/latency.json
 
 bench-growth:   ## cost per message as messages, partitions, producers, consumers grow, with plots in .results/growth
 	@dev/setup spark broker && .envs/spark/bin/python benchmarks/growth.py --plots .results/growth --json .results/growth.json
