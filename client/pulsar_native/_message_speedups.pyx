@@ -282,16 +282,17 @@ cdef class PendingAcks:
     cdef public bint is_open
     cdef object on_closed
     cdef list runs
-    # The run that may go on, and the number of messages of all.
+    # Number of messages in the runs, and the run that may go on.
+    cdef Py_ssize_t count
     cdef object entry
-    cdef Py_ssize_t first, number, count
+    cdef Py_ssize_t first, number
 
     def __init__(self, on_closed):
         self.on_closed = on_closed
         self.runs = []
 
     def __len__(self):
-        return self.count
+        return self.count + self.number
 
     def add(self, MessageFields message not None):
         """As `_message_fields.PendingAcks.add`."""
@@ -307,16 +308,20 @@ cdef class PendingAcks:
         cdef object entry
         cdef Py_ssize_t first, number
         with cython.critical_section(self):
-            self.count += 1
             if message.entry is self.entry and message.batch_index == self.first + self.number:
                 self.number += 1
                 return
-            # Order of events: the new run first, since creating the tuple may let another thread append. The order of
-            # the runs has no meaning.
+            # Order of events: the new run first, since creating the tuple may let another thread append or take. The
+            # order of the runs has no meaning.
             entry, first, number = self.entry, self.first, self.number
             self.entry, self.first, self.number = message.entry, message.batch_index, 1
         if number:
-            self.runs.append((entry, first, number, None))
+            self._keep((entry, first, number, None), number)
+
+    cdef _keep(self, tuple run, Py_ssize_t number):
+        with cython.critical_section(self):
+            self.runs.append(run)
+            self.count += number
 
     cdef list _take_all(self):
         cdef list fresh = [], runs
@@ -360,11 +365,9 @@ cdef class PendingAcks:
             found = True
             kept.append((entry, first, message.batch_index - first))
             kept.append((entry, message.batch_index + 1, first + number - message.batch_index - 1))
-        with cython.critical_section(self):
-            for entry, first, number in kept:
-                if number:
-                    self.runs.append((entry, first, number, None))
-                    self.count += number
+        for entry, first, number in kept:
+            if number:
+                self._keep((entry, first, number, None), number)
         if not found:
             raise ValueError("The message is not there")
 
