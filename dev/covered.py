@@ -1,7 +1,7 @@
 """Line and branch coverage of the tests: enabled for a run of dev/test.py, combined and printed after it.
 
 Standard library only; coverage.py lives in the environments. Up to Python 3.13 branches are traced call by call, which
-makes tests a third slower: `make test` measures the suites that the client is judged by, `make coverage` all. All
+makes tests up to a third slower: `make test` measures the suites that the client is judged by, `make coverage` all. All
 processes are measured: those of pytest-xdist, of Spark and Airflow, and forks.
 """
 
@@ -23,7 +23,7 @@ COMMAND = ("-m", "coverage", "run", "-m", "pytest")
 WANTED = 95
 CLIENT = "client/pulsar_native"
 # Suites the client is judged by; without one of them, or with a part of one, its total says nothing.
-SUITES = frozenset({"client", "compat"})
+SUITES = frozenset({"client", "integration", "compat"})
 _SWITCH = "PULSAR_TEST_COVERAGE"
 
 

@@ -46,7 +46,7 @@ def test_summary_lists_low_modules_lowest_first() -> None:
     [
         (36, True, 1, "93.3 % of lines and branches: failed, 95 % are wanted"),
         (37, True, 0, "95.0 % of lines and branches: passed, 95 % are wanted"),
-        (36, False, 0, "93.3 % of lines and branches, not judged: that takes the whole suites client, compat"),
+        (36, False, 0, "93.3 % of lines and branches, not judged: that takes the whole suites client, compat, integ"),
         (0, True, 1, "33.3 % of lines and branches: failed"),
     ],
 )
@@ -69,8 +69,8 @@ def test_judge_of_nothing_measured_fails() -> None:
 @pytest.mark.parametrize(
     ("suites", "whole", "failed"),
     [
-        (["client", "compat", "spark"], True, 1),
-        (["client", "compat"], False, 0),
+        (["client", "integration", "compat", "spark"], True, 1),
+        (["client", "integration", "compat"], False, 0),
         (["client", "integration"], True, 0),
     ],
 )

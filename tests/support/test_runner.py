@@ -61,7 +61,7 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "measured", "judged"),
     [
-        ([], {"client", "compat"}, True),
+        ([], {"client", "integration", "compat"}, True),
         (["client", "compat"], set(), None),
         (["--coverage", "client"], {"client"}, True),
         (["--", "-k", "batch"], set(), None),
