@@ -101,11 +101,16 @@ cdef inline Py_ssize_t _span(Bytes data, Py_ssize_t at, Py_ssize_t stop, Span* s
     return at + <Py_ssize_t>size
 
 
+cdef inline uint32_t _big_endian(Bytes data) noexcept nogil:
+    """Return the number in the next four bytes."""
+    return <uint32_t>data[0] << 24 | <uint32_t>data[1] << 16 | <uint32_t>data[2] << 8 | data[3]
+
+
 cdef inline Py_ssize_t _metadata(Bytes data, Py_ssize_t at, Py_ssize_t total) noexcept nogil:
     """Return the end of the metadata whose size is at `at`, -1 when that is behind the batch."""
     if total - at < 4:
         return -1
-    cdef uint64_t size = <uint64_t>data[at] << 24 | <uint64_t>data[at + 1] << 16 | <uint64_t>data[at + 2] << 8 | data[at + 3]
+    cdef uint64_t size = _big_endian(data + at)
     return -1 if size > <uint64_t>(total - at - 4) else at + 4 + <Py_ssize_t>size
 
 
@@ -130,6 +135,15 @@ cdef Py_ssize_t _payload_end(Bytes data, Py_ssize_t at, Py_ssize_t stop, Py_ssiz
         if at < 0:
             return -1
     return -1
+
+
+cdef bint _pair(Bytes data, Span span, Pair* pair) noexcept:
+    """Read a KeyValue; return False unless it is just a key and a value, in this order."""
+    cdef Py_ssize_t at = span.start, stop = at + span.size
+    if at >= stop or data[at] != 0x0A:
+        return False
+    at = _span(data, at + 1, stop, &pair.key)
+    return 0 <= at < stop and data[at] == 0x12 and _span(data, at + 1, stop, &pair.value) == stop
 
 
 cdef inline int _width(uint64_t value) noexcept nogil:
@@ -430,8 +444,8 @@ cdef class SingleFields:
 cdef bint _read_single(SingleFields made, Bytes data, Py_ssize_t at, Py_ssize_t stop) except -1:
     """Read the metadata from `at` to `stop`; return True if they are ordinary. Raises for texts that are not UTF-8."""
     cdef uint64_t value = 0
-    cdef Span span, key, content
-    cdef Py_ssize_t behind
+    cdef Span span
+    cdef Pair pair
     cdef uint8_t tag
     cdef bint sized = False
     while at < stop:
@@ -446,16 +460,11 @@ cdef bint _read_single(SingleFields made, Bytes data, Py_ssize_t at, Py_ssize_t 
             elif tag == _ORDERING_KEY:
                 made.ordering_key = PyBytes_FromStringAndSize(<const char*>data + span.start, span.size)
             else:
-                behind = span.start + span.size
-                if span.size < 2 or data[span.start] != 0x0A:
+                if not _pair(data, span, &pair):
                     return False
-                at = _span(data, span.start + 1, behind, &key)
-                if at < 0 or at >= behind or data[at] != 0x12 or _span(data, at + 1, behind, &content) != behind:
-                    return False
-                at = behind
                 made.properties[
-                    PyUnicode_DecodeUTF8(<const char*>data + key.start, key.size, NULL)
-                ] = PyUnicode_DecodeUTF8(<const char*>data + content.start, content.size, NULL)
+                    PyUnicode_DecodeUTF8(<const char*>data + pair.key.start, pair.key.size, NULL)
+                ] = PyUnicode_DecodeUTF8(<const char*>data + pair.value.start, pair.value.size, NULL)
             continue
         at = _varint(data, at + 1, stop, &value)
         if at < 0:
@@ -556,12 +565,8 @@ cdef class Singles:
         """Record a property; False when it is not just a key and a value, or the message has the key already."""
         cdef Pair pair
         cdef Pair* grown
-        cdef Py_ssize_t at = span.start, stop = at + span.size
         cdef uint32_t other
-        if at >= stop or data[at] != 0x0A or row.pairs - first >= _MAX_PAIRS:
-            return False
-        at = _span(data, at + 1, stop, &pair.key)
-        if at < 0 or at >= stop or data[at] != 0x12 or _span(data, at + 1, stop, &pair.value) != stop:
+        if row.pairs - first >= _MAX_PAIRS or not _pair(data, span, &pair):
             return False
         for other in range(first, row.pairs):
             if self.pairs[other].key.size == pair.key.size and not memcmp(
@@ -944,12 +949,7 @@ def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not Non
         return position
     data = &held[0]
     while end - position >= 8:
-        total = <Py_ssize_t>(
-            <uint32_t>data[position] << 24 | data[position + 1] << 16 | data[position + 2] << 8 | data[position + 3]
-        )
-        size = <Py_ssize_t>(
-            <uint32_t>data[position + 4] << 24 | data[position + 5] << 16 | data[position + 6] << 8 | data[position + 7]
-        )
+        total, size = <Py_ssize_t>_big_endian(data + position), <Py_ssize_t>_big_endian(data + position + 4)
         stop = position + 4 + total
         if total + 4 > most or size > total - 4 or stop > end:
             break
@@ -990,20 +990,11 @@ cdef class ScannedEntry:
         return self.parsed
 
 
-cdef bint _is_pair(Bytes data, Span span) noexcept:
-    """Return True if these are the bytes of a KeyValue, the key first."""
-    cdef Span part
-    cdef Py_ssize_t at = span.start, stop = at + span.size
-    if at >= stop or data[at] != 0x0A:
-        return False
-    at = _span(data, at + 1, stop, &part)
-    return 0 <= at < stop and data[at] == 0x12 and _span(data, at + 1, stop, &part) == stop
-
-
 cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept:
     """Read the entry's metadata from `at` to `stop`; return True if they are ordinary."""
     cdef uint64_t value = 0
     cdef Span span
+    cdef Pair pair
     cdef uint64_t tag = 0
     cdef int seen = 0
     while at < stop:
@@ -1017,7 +1008,7 @@ cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py
             if tag == 0x0A:
                 seen |= 1
             elif tag == 0x22:
-                if not _is_pair(data, span):
+                if not _pair(data, span, &pair):
                     return False
             elif tag != 0x2A and tag != 0x32 and tag != 0x3A and tag != 0x82 and tag != 0x92:
                 # Not replication, key, schema version or ordering key.
@@ -1074,7 +1065,6 @@ def scan_entry(payload, bint verify):
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(payload)
     cdef Py_ssize_t total = PyBytes_GET_SIZE(payload), at = 0, stop
     cdef ScannedEntry made = ScannedEntry()
-    cdef uint32_t expected
     if total > _MAX_BODY:
         return None
     if total > 2 and data[0] == 0x0E and data[1] == 0x02:
@@ -1083,10 +1073,7 @@ def scan_entry(payload, bint verify):
         return None
     if data[at] == 0x0E and data[at + 1] == 0x01:
         if verify:
-            expected = (
-                <uint32_t>data[at + 2] << 24 | <uint32_t>data[at + 3] << 16 | <uint32_t>data[at + 4] << 8 | data[at + 5]
-            )
-            if <uint32_t>_crc32c(memoryview(payload)[at + 6 :]) != expected:
+            if <uint32_t>_crc32c(memoryview(payload)[at + 6 :]) != _big_endian(data + at + 2):
                 return None
             made.checksum_ok = True
         at += 6
