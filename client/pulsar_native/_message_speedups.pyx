@@ -381,24 +381,24 @@ cdef class PendingAcks:
 # `_message_fields.compiled_form` gives them to the classes; `__wrapped__` is the method in Python.
 
 
+cdef inline MessageFields _prefetched(object api, object timeout_millis):
+    """Return the next prefetched message; None where the method in Python is needed."""
+    queue = api._prefetched
+    if type(queue) is MessageQueue and (timeout_millis is None or type(timeout_millis) is int):
+        return (<MessageQueue>queue)._take()
+    return None
+
+
 def receive(self, timeout_millis=None):
     """As `sync.Consumer.receive`."""
-    queue = self._prefetched
-    if type(queue) is MessageQueue and (timeout_millis is None or type(timeout_millis) is int):
-        message = (<MessageQueue>queue)._take()
-        if message is not None:
-            return message
-    return receive.__wrapped__(self, timeout_millis)
+    message = _prefetched(self, timeout_millis)
+    return receive.__wrapped__(self, timeout_millis) if message is None else message
 
 
 def read_next(self, timeout_millis=None):
     """As `sync.Reader.read_next`."""
-    queue = self._prefetched
-    if type(queue) is MessageQueue and (timeout_millis is None or type(timeout_millis) is int):
-        message = (<MessageQueue>queue)._take()
-        if message is not None:
-            return message
-    return read_next.__wrapped__(self, timeout_millis)
+    message = _prefetched(self, timeout_millis)
+    return read_next.__wrapped__(self, timeout_millis) if message is None else message
 
 
 def acknowledge(self, message, *, txn=None):
