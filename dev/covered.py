@@ -74,12 +74,12 @@ def judge(found: Mapping[str, Any], *, complete: bool) -> tuple[int, str]:
     counted = _sum(found, CLIENT)
     of = counted["num_statements"] + counted["num_branches"]
     percent = 100 * (counted["covered_lines"] + counted["covered_branches"]) / of if of else 0.0
-    told = f"{CLIENT}: {percent:.1f} % of lines and branches"
+    verdict = f"{CLIENT}: {percent:.1f} % of lines and branches"
     if not complete:
-        return 0, f"{told}, not judged: that takes the whole suites {', '.join(sorted(SUITES))}"
+        return 0, f"{verdict}, not judged: that takes the whole suites {', '.join(sorted(SUITES))}"
     if percent < WANTED:
-        return 1, f"{told}: failed, {WANTED} % are wanted (.results/coverage.txt names the lines of each module)"
-    return 0, f"{told}: passed, {WANTED} % are wanted"
+        return 1, f"{verdict}: failed, {WANTED} % are wanted (.results/coverage.txt names the lines of each module)"
+    return 0, f"{verdict}: passed, {WANTED} % are wanted"
 
 
 def summary(found: Mapping[str, Any]) -> list[str]:
