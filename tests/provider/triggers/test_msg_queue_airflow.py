@@ -195,8 +195,9 @@ class Watched:
 
     def kill_between_receive_and_store(self, published: Published, count: int) -> None:
         """Kill a triggerer when all messages were received and none was stored."""
-        before = {name: len(payloads(self.stack, name + self.suffix)) for name in MATCHES}
         with nothing_stored(self.stack):
+            # Counted behind the lock: redeliveries of earlier messages may be stored until it is held.
+            before = {name: len(payloads(self.stack, name + self.suffix)) for name in MATCHES}
             published.publish(count)
             wait(self.stack, "unacknowledged messages", lambda: self._waiting() >= count // 2)
             self.stack.kill_triggerer()
