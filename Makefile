@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs screenshots bench bench-compare bench-latency bench-growth py-files broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider test-oldest features mutants docs screenshots bench bench-compare bench-latency bench-growth py-files broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-spark:     ## tests of the Spark source, with table formats too
 
 test-provider:  ## tests of the Airflow provider
 	@$(PY) dev/test.py provider
+
+test-oldest:    ## tests of the Airflow provider on the oldest Airflow it supports
+	@$(PY) dev/test.py provider-oldest
 
 features:       ## list every feature and the tests that prove it (runs suites that have no results)
 	@$(PY) dev/test.py --missing && $(PY) dev/features.py

@@ -46,12 +46,14 @@ EDITABLE = {
     "spark": ("client", "spark"),
     "tables": ("client", "spark"),
     "airflow": ("client", "spark", "."),
+    "airflow-oldest": ("client", "spark", "."),
     "browser": (),
     "docs": (),
 }
 # Our own modules are compiled once as well, whatever this is set to.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+NO_POSTGRES = "No PostgreSQL server here (initdb and postgres, on the path or in /usr/lib/postgresql/*/bin)."
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -351,11 +353,35 @@ def make_browser() -> None:
     """Make the browser environment; install Chromium where it is missing and this is allowed."""
     make_env("browser")
     if browser_path() is None:
-        _install_chromium()
+        _install("browser", "Chromium", "chromium", f"No Chromium here ({', '.join(BROWSERS)}).")
+        if browser_path() is None:
+            raise SetupError(f"apt-get installed Chromium, but none of {', '.join(BROWSERS)} is on the path")
 
 
-def _install_chromium() -> None:
-    advice = f"No Chromium here ({', '.join(BROWSERS)}). Debian: apt-get install chromium"
+def make_postgres() -> None:
+    """Install PostgreSQL, for tests of the transfers, where it is missing and this is allowed."""
+    if postgres_folder() is None:
+        # Debian's package makes a cluster of its own as well; the tests start a server apart from it.
+        _install("postgres", "PostgreSQL", "postgresql", NO_POSTGRES)
+        if postgres_folder() is None:
+            raise SetupError(f"apt-get installed PostgreSQL, but: {NO_POSTGRES}")
+
+
+def postgres_folder() -> Path | None:
+    """Return the folder of PostgreSQL's initdb and postgres, the newest of several, or None."""
+    places = [*map(Path, os.environ.get("PATH", "").split(os.pathsep)), *_debian_postgres()]
+    return next((each for each in places if all((each / name).is_file() for name in ("initdb", "postgres"))), None)
+
+
+def _debian_postgres() -> list[Path]:
+    """Return the folders where Debian keeps the programs, off the path, the newest version first."""
+    found = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.parent.name), reverse=True)
+
+
+def _install(target: str, what: str, package: str, missing: str) -> None:
+    """Install a Debian package with its package lists; raises SetupError with the advice where that is not allowed."""
+    advice = f"{missing} Debian: apt-get install {package}"
     apt = shutil.which("apt-get")
     if apt is None:
         raise SetupError(advice)
@@ -366,10 +392,8 @@ def _install_chromium() -> None:
             raise SetupError(f"{advice}\n(installing it from here needs root or a sudo that asks no password)")
         before = ["sudo", "-n"]
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run("browser: package lists", [*before, apt, "-qq", "update"], env=env)
-    run("browser: Chromium", [*before, apt, "-qq", "-y", "--no-install-recommends", "install", "chromium"], env=env)
-    if browser_path() is None:
-        raise SetupError(advice)
+    run(f"{target}: package lists", [*before, apt, "-qq", "update"], env=env)
+    run(f"{target}: {what}", [*before, apt, "-qq", "-y", "--no-install-recommends", "install", package], env=env)
 
 
 def compile_pins(upgrade: bool) -> None:
@@ -388,7 +412,9 @@ TARGETS: dict[str, Callable[[], None]] = {
     "spark": make_spark,
     "tables": make_tables,
     "airflow": lambda: make_env("airflow"),
+    "airflow-oldest": lambda: make_env("airflow-oldest"),
     "browser": make_browser,
+    "postgres": make_postgres,
     "broker": make_broker,
     "docs": lambda: make_env("docs"),
 }

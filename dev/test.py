@@ -44,6 +44,8 @@ class Suite:
     processes: int = 1
     # How xdist shares them. Files stay whole unless a suite says otherwise: their tests share brokers.
     dist: str = "loadfile"
+    # The suite whose tests it runs, in another environment: such a suite runs with --long, or when it is named.
+    again: str = ""
 
     @property
     def spark(self) -> str | None:
@@ -53,9 +55,10 @@ class Suite:
     @property
     def folder(self) -> str:
         """Return the folder below the project's root."""
-        return f"tests/{self.name}"
+        return f"tests/{self.again or self.name}"
 
 
+_PROVIDER = ("spark", "tables", "browser", "postgres", "dev")
 SUITES = (
     Suite("support", ("dev",)),
     Suite("client", ("dev",), processes=2),
@@ -67,7 +70,9 @@ SUITES = (
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
     # Two processes have an Airflow of their own and wait for it most of the time; the third one runs the other files.
-    Suite("provider", ("airflow", "spark", "tables", "browser", "dev"), processes=3),
+    Suite("provider", ("airflow", *_PROVIDER), processes=3),
+    # The same on the oldest Airflow and the oldest of its providers that ours allows.
+    Suite("provider-oldest", ("airflow-oldest", *_PROVIDER), processes=3, again="provider"),
 )
 
 
@@ -182,11 +187,11 @@ def shared_broker() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def choose(names: Sequence[str], missing_only: bool) -> list[Suite]:
+def choose(names: Sequence[str], missing_only: bool, *, slow: bool = False) -> list[Suite]:
     """Return the suites to run; those without a folder are told and left out."""
     chosen = []
     for suite in SUITES:
-        if names and suite.name not in names:
+        if suite.name not in names if names else suite.again and not slow:
             continue
         if not (ROOT / suite.folder).is_dir():
             say(f"{suite.name}: no tests yet")
@@ -221,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("suites", nargs="*", metavar="suite", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
     parser.add_argument("--coverage", action="store_true", help="measure lines and branches; fail with too few")
-    parser.add_argument("--long", action="store_true", help="the tests marked slow too")
+    parser.add_argument("--long", action="store_true", help="the tests marked slow, and provider-oldest, too")
     options = parser.parse_args(words)
     if unknown := set(options.suites) - {suite.name for suite in SUITES}:
         parser.error(
@@ -232,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
     try:
-        suites = choose(options.suites, options.missing)
+        suites = choose(options.suites, options.missing, slow=options.long)
         with_checks = not options.suites and not options.missing and not options.coverage
         measured = {suite.name for suite in suites if options.coverage}
         if with_checks and not more:

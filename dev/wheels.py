@@ -83,11 +83,11 @@ def build(project: Project, output: Path, kind: Literal["wheel", "sdist"] = "whe
         return Path(shutil.move(file, output / file.name))
 
 
-def install(folder: Path, wheels: Path, extras: Sequence[str] = ()) -> Path:
+def install(folder: Path, wheels: Path, extras: Sequence[str] = (), *, pins: str = "airflow") -> Path:
     """Install the provider with extras from its wheels into a virtual environment, and return its Python.
 
-    The environment is made where there is none; in one that is there already, extras are added to what it has. Raises
-    SetupError when the installer fails.
+    The environment is made where there is none; in one that is there already, extras are added to what it has. Versions
+    are those of requirements/PINS.txt. Raises SetupError when the installer fails.
     """
     uv, env = str(environments.make_tools()), environments.index_settings()
     python = folder / "bin" / "python"
@@ -100,7 +100,7 @@ def install(folder: Path, wheels: Path, extras: Sequence[str] = ()) -> Path:
     if "spark" not in extras:
         wanted = [each for each in wanted if not each.startswith("pyspark-pulsar")]
     command = [uv, "pip", "install", "--quiet", "--python", str(python)]
-    command += ["--constraint", str(REQUIREMENTS / "airflow.txt"), *wanted]
+    command += ["--constraint", str(REQUIREMENTS / f"{pins}.txt"), *wanted]
     environments.run(f"{folder.name}: the provider from its wheels", command, env=env)
     return python
 

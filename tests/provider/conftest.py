@@ -74,7 +74,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Give what defines a connection (pulsar_default, or another id) as a JSON environment variable."""
 
     def define(conn_id: str = "pulsar_default", *, conn_type: str = "pulsar", **extra: Any) -> str:
-        standard = {name: extra.pop(name) for name in ("host", "port", "login", "password") if name in extra}
+        standard = {name: extra.pop(name) for name in ("host", "port", "login", "password", "schema") if name in extra}
         stored = {"conn_type": conn_type, **standard, "extra": extra}
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(stored))
         return conn_id

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ class Clean:
 
     def install(self, *extras: str) -> None:
         """Install the provider, or more extras of it."""
-        wheels.install(self.folder, self.dist, extras)
+        # Of the Airflow that runs the tests.
+        wheels.install(self.folder, self.dist, extras, pins=Path(sys.prefix).name)
 
     def run(self, *command: str, env: Mapping[str, str] | None = None) -> str:
         """Run a command of the environment and return its output; nothing may come on standard error."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from environments import NO_POSTGRES, postgres_folder
+from support.postgres import Postgres, Shop
 
 
 @pytest.fixture
@@ -22,3 +25,31 @@ def database(tmp_path: Path, connection: Callable[..., str]) -> Callable[[str], 
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Give a PostgreSQL server of the session."""
+    folder = postgres_folder()
+    if folder is None:
+        pytest.skip(f"{NO_POSTGRES} dev/setup postgres installs it (Debian: apt-get install postgresql)")
+    server = Postgres(folder)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["psycopg", "psycopg2"])
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give the driver that Airflow's hook uses: psycopg where it is installed, else psycopg2."""
+    chosen: str = request.param
+    monkeypatch.setattr("airflow.providers.postgres.hooks.postgres.USE_PSYCOPG3", chosen == "psycopg")
+    return chosen
+
+
+@pytest.fixture
+def shop(postgres: Postgres, connection: Callable[..., str]) -> Iterator[Shop]:
+    """Give a PostgreSQL database of the test with the connection "shop"."""
+    with postgres.database() as name:
+        yield Shop(postgres, name, connection)
