@@ -220,7 +220,8 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
             subscription,
             fenced=settings.subscription_type in ORDERED,
         )
-        state.begin()
+        with staged(self._action(), "state table"):
+            state.begin()
         return state
 
 

@@ -23,14 +23,16 @@ class SqlToPulsarOperator(PublishOperator):
     """Publish the rows of a query, a message a row, and return a manifest of what the broker stored.
 
     Rows are streamed: with a server-side cursor of psycopg2, psycopg, MySQLdb and pymysql, and by the driver's usual
-    cursor elsewhere. A row is a dict by column name. Without a schema it is published as JSON (times in ISO-8601,
-    decimals and UUIDs as text); `schema` and `schema_definition` give it types.
+    cursor elsewhere. A row is a dict by column name. Without a schema it is published as JSON (times and durations in
+    ISO-8601, decimals, UUIDs and network addresses as text; bytes, NaN and infinity are refused: convert them in sql);
+    `schema` and `schema_definition` give it types.
 
     With deduplication a retry stores each row once, as long as the query returns the same rows in the same order: use
     ORDER BY on a unique key, and select by the run's interval rather than by the present time. Other rows than before
     fail the task or are published anew, by `on_changed`.
 
-    :param sql: one statement that returns rows, or the name of a .sql file; columns need different names. Templated.
+    :param sql: one statement that returns rows, or the name of a .sql file; columns need different names. PostgreSQL
+        declares a cursor for it, so there it is a SELECT, VALUES or TABLE that changes nothing. Templated.
     :param sql_conn_id: the connection of the database, of any type whose hook is a DbApiHook.
     :param topic: the topic, in any spelling. Templated.
     :param parameters: parameters of the statement, in the style of its driver. Default none. Templated.

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ from pulsar_native import AdminClient, Client
 from pulsar_native.admin import AlreadyExists
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker, NewTopic
+
+# `python -m pytest` puts the project's root on the path, where a build leaves the provider's metadata: Airflow would
+# find its plugin twice, and the SDK loads no plugin after one that it has already.
+sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
 
 HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)

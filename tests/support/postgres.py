@@ -149,6 +149,16 @@ class Shop:
         address = {"host": "127.0.0.1", "port": self.server.port, "login": USER, "password": self.server.password}
         self._connect("shop", conn_type="postgres", schema=self.name, **address, **extra)
 
+    @contextmanager
+    def role(self, *grants: str) -> Iterator[str]:
+        """Make a role with grants such as "ALL ON orders", give its name, and drop it with what it owns."""
+        name = f"r{secrets.token_hex(6)}"
+        self.rows(f"CREATE ROLE {name}; " + "; ".join(f"GRANT {grant} TO {name}" for grant in grants))
+        try:
+            yield name
+        finally:
+            self.rows(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
     def rows(self, sql: str, parameters: Any = None) -> list[Any]:
         """Run statements and return the rows of the last, single columns as values."""
         return self.server.rows(self.name, sql, parameters)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -94,18 +94,39 @@ def _plain(value: Any) -> bytes:
             value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value
         ).encode()
     except (TypeError, ValueError) as error:
-        validation.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}")
+        where = f" (the field {name!r})" if (name := _unwritten(value)) is not None else ""
+        validation.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}{where}")
+
+
+def _unwritten(value: Any) -> str | None:
+    """Return the name of the first field that has no form in JSON, None for another value."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            try:
+                json.dumps(each, allow_nan=False, default=_json_value)
+            except (TypeError, ValueError):
+                return str(name)
+    return None
 
 
 def _json_value(value: Any) -> Any:
-    """Return the JSON form of another type: ISO-8601 for times, exact text for decimals and UUIDs."""
+    """Return the JSON form of another type: ISO-8601 for times and durations, exact text for decimals, UUIDs, IPs."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal | UUID):
+    if isinstance(value, timedelta):
+        return _duration(value)
+    if isinstance(value, Decimal | UUID) or type(value).__module__ == "ipaddress":
         return str(value)
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _duration(value: timedelta) -> str:
+    """Return a duration in ISO-8601, such as P1DT5400S; a negative one has negative parts."""
+    sign, size = ("-", -value) if value < timedelta(0) else ("", value)
+    seconds = f"{size.seconds}.{size.microseconds:06d}".rstrip("0").rstrip(".") if size.microseconds else size.seconds
+    return f"P{sign}{size.days}DT{sign}{seconds}S"
 
 
 # ---- texts of a CSV file ---------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, OutputTaken
 from pulsar_native.jobs.failures import JobFailed
+from pulsar_native.jobs.sql_rows import row_values
 
 if TYPE_CHECKING:
     from pulsar_native import Message
@@ -44,6 +45,10 @@ _TABLE = re.compile(r"\w+(\.\w+)*")
 
 class SqlInsertFailed(JobFailed):
     """Raised when the database rejects rows; nothing of the batch is committed or acknowledged."""
+
+
+class StateTableFailed(JobFailed):
+    """Raised when the state table can be neither used nor made."""
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -206,7 +211,8 @@ class StateTable:
         text = statement.format(self.name).replace("?", self.placeholder)
         with closing(connection.cursor()) as cursor:
             cursor.execute(text, values)
-            return (list(cursor.fetchall()) if cursor.description is not None else []), cursor.rowcount
+            rows = list(map(row_values, cursor.fetchall())) if cursor.description is not None else []
+            return rows, cursor.rowcount
 
 
 class SqlBatchState:
@@ -226,20 +232,38 @@ class SqlBatchState:
     def begin(self) -> None:
         """Make the table where it is missing, and take the subscription over from every other try.
 
-        Blocks while another try commits.
+        Blocks while another try commits. Raises `StateTableFailed` for a table that can be neither made nor used.
         """
-        with suppress(Exception):
-            # Databases without IF NOT EXISTS need a table made before; the next statement tells that it is missing.
+        refused: Exception | None = None
+        try:
             self._table.run(self._connection, self._table.definition)
+            self._connection.commit()
+        except Exception as error:
+            # The table may be there all the same: made by hand, for a database without IF NOT EXISTS or a role without
+            # the right to make one, or in this moment by another try.
+            self._connection.rollback()
+            refused = error
+        try:
+            self._take_over() if self._fenced else self._read(self._record)
+        except Exception as error:
+            made = f", and it could not be made: {type(refused).__name__}: {refused}" if refused else ""
+            raise StateTableFailed(
+                f"the state table {self._table.name} cannot be used: {type(error).__name__}: {error}{made}"
+            ) from error
         self._connection.commit()
-        if not self._fenced:
+
+    def _take_over(self) -> None:
+        """Write this try's token into the subscription's claim."""
+        change = "UPDATE {} SET content = ? WHERE record_id = ? AND part = 0"
+        if self._table.run(self._connection, change, self._token, self._claim)[1]:
             return
-        _, count = self._table.run(
-            self._connection, "UPDATE {} SET content = ? WHERE record_id = ? AND part = 0", self._token, self._claim
-        )
-        if count == 0:
+        try:
             self._insert(self._claim, _CLAIM, self._token)
-        self._connection.commit()
+        except Exception:
+            # Another first try of the subscription has inserted the claim since.
+            self._connection.rollback()
+            if not self._table.run(self._connection, change, self._token, self._claim)[1]:
+                raise
 
     @property
     def _claim(self) -> str:

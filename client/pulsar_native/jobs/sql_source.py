@@ -14,6 +14,7 @@ from typing import Any
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.sources import Source
+from pulsar_native.jobs.sql_rows import row_values
 
 FETCH_SIZE = 5000
 """Default number of rows fetched at once."""
@@ -59,7 +60,7 @@ def _rows(connect: Callable[[], Any], sql: str, parameters: Any, fetch_size: int
             if not rows:
                 return
             for row in rows:
-                yield dict(zip(names, map(_plain, row), strict=True))
+                yield dict(zip(names, map(_plain, row_values(row)), strict=True))
 
 
 def _names(description: Sequence[Sequence[Any]]) -> list[str]:

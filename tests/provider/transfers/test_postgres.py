@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import decimal
 import json
@@ -57,16 +56,19 @@ def put(client: Client, topic: str, numbers: range | list[int], **options: Any) 
 
 def backlog(admin: AdminClient, topic: str) -> int:
     """Return the backlog of the subscription."""
-    return int(admin.stats(topic)["subscriptions"]["sub"]["msgBacklog"])
+    parts = admin.partitions(topic)
+    names = [f"{topic}-partition-{number}" for number in range(parts)] or [topic]
+    return sum(int(admin.stats(name)["subscriptions"]["sub"]["msgBacklog"]) for name in names)
 
 
 # ---- rows to messages ------------------------------------------------------------------------------------------------
 
 TYPED = """
-    SELECT 1::bigint AS id, 12345678901234567890.1234::numeric AS amount, 'NaN'::float8 AS none,
+    SELECT 1::bigint AS id, 12345678901234567890.1234::numeric AS amount, 'NaN'::numeric AS none,
         timestamptz '2026-01-02 03:04:05.678901+02' AS at, timestamp '2026-01-02 03:04:05' AS local,
         date '2026-01-02' AS day, time '03:04:05' AS clock, interval '90 minutes' AS took,
-        '{"a": [1, {"b": null}]}'::jsonb AS doc, '{"x": 1.5}'::json AS plain, '\\x00ff'::bytea AS raw, true AS flag,
+        interval '-2 days -0.25 seconds' AS ago, inet '10.0.0.1' AS host,
+        '{"a": [1, {"b": null}]}'::jsonb AS doc, '{"x": 1.5}'::json AS plain, true AS flag,
         'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid AS ident, ARRAY[1, NULL, 3] AS list, NULL::text AS missing,
         'ü'::text AS letter
 """
@@ -82,20 +84,29 @@ def test_postgres_types_become_json(shop: Shop, topic: NewTopic, broker: Broker)
     assert found == {
         "id": 1,
         "amount": "12345678901234567890.1234",
-        "none": "nan",
+        "none": "NaN",
         "local": "2026-01-02T03:04:05",
         "day": "2026-01-02",
         "clock": "03:04:05",
-        "took": "1:30:00",
+        "took": "P0DT5400S",
+        "ago": "P-2DT-0.25S",
+        "host": "10.0.0.1",
         "doc": {"a": [1, {"b": None}]},
         "plain": {"x": 1.5},
-        "raw": {"base64": base64.b64encode(b"\x00\xff").decode()},
         "flag": True,
         "ident": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
         "list": [1, None, 3],
         "missing": None,
         "letter": "ü",
     }
+
+
+@pytest.mark.parametrize("cell", ["'\\x00ff'::bytea", "'NaN'::float8", "'infinity'::float4", "ARRAY['a'::bytea]"])
+def test_postgres_cell_without_json_names_its_column(cell: str, shop: Shop, topic: NewTopic, broker: Broker) -> None:
+    name = topic()
+    with pytest.raises(PublishFailed, match=r"cannot be written in JSON.*the field 'cell'"):
+        from_sql(name, f"SELECT 1 AS id, {cell} AS cell").execute(context_of())
+    assert read_all(broker, name) == []
 
 
 @pytest.mark.parametrize("cursor", ["dictcursor", "namedtuplecursor", "realdictcursor"])
@@ -162,7 +173,7 @@ def test_postgres_parameters_reach_the_query(shop: Shop, topic: NewTopic, broker
     ("sql", "reason"),
     [
         ("SELECT 1 AS n, 2 AS n", "several columns named 'n'"),
-        ("DELETE FROM orders", "sql"),
+        ("DELETE FROM orders", 'at or near "DELETE"'),
         ("SELECT colour FROM orders", 'column "colour" does not exist'),
     ],
 )
@@ -388,14 +399,14 @@ def test_postgres_server_ends_before_commit_then_retry(
     put(client, name, range(2000))
 
     def cut(state: sql_sink.SqlBatchState) -> None:
-        shop.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = %s",
-                  [shop.name])  # fmt: skip
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = %s"
+        assert shop.rows(others, [shop.name]) == [True]
         real(state)
 
     real = sql_sink.SqlBatchState._pass_fence
     with monkeypatch.context() as patch:
         patch.setattr(sql_sink.SqlBatchState, "_pass_fence", cut)
-        with pytest.raises(AirflowException, match=r"terminating connection|AdminShutdown|closed"):
+        with pytest.raises(Exception, match=r"terminating connection|server closed the connection"):
             to_sql(name).execute(context_of(store=store))
     assert shop.rows("SELECT n FROM numbers") == []
     assert to_sql(name).execute(context_of(store=store))["rows"] == 2000
@@ -433,16 +444,16 @@ def test_postgres_first_tries_at_once_both_begin(shop: Shop, driver: str) -> Non
 
 def test_postgres_role_without_create_needs_the_table(shop: Shop, client: Client, topic: NewTopic) -> None:
     shop.rows(NUMBERS)
-    shop.rows("CREATE ROLE loader; GRANT ALL ON numbers TO loader; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-    name = topic()
-    put(client, name, range(3))
-    shop.define(options="-c role=loader")
-    with pytest.raises(AirflowException, match='relation "airflow_pulsar_batches" does not exist'):
-        to_sql(name).execute(context_of())
-    shop.rows(
-        "CREATE TABLE airflow_pulsar_batches (record_id VARCHAR(40), subscription_id VARCHAR(40), part INTEGER, "
-        "state VARCHAR(20), content VARCHAR(4000), PRIMARY KEY (record_id, part)); "
-        "GRANT ALL ON airflow_pulsar_batches TO loader"
-    )
-    assert to_sql(name).execute(context_of())["rows"] == 3
-    shop.rows("DROP OWNED BY loader; DROP ROLE loader")
+    shop.rows("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    with shop.role("ALL ON numbers") as role:
+        shop.define(options=f"-c role={role}")
+        name = topic()
+        put(client, name, range(3))
+        with pytest.raises(AirflowException, match=r"(?s)airflow_pulsar_batches cannot be used.*permission denied"):
+            to_sql(name).execute(context_of())
+        shop.rows(
+            "CREATE TABLE airflow_pulsar_batches (record_id VARCHAR(40), subscription_id VARCHAR(40), part INTEGER, "
+            "state VARCHAR(20), content VARCHAR(4000), PRIMARY KEY (record_id, part)); "
+            f"GRANT ALL ON airflow_pulsar_batches TO {role}"
+        )
+        assert to_sql(name).execute(context_of())["rows"] == 3
