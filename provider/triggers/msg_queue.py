@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import re
+from ast import literal_eval
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from fnmatch import fnmatchcase
@@ -182,6 +183,10 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
             await producer.aclose()
 
 
+# Names and URIs of assets in the representation of a store: a literal of Python in either quotes.
+_SHOWN = re.compile(r"""\b(name|uri)=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+
+
 def asset_names(store: object) -> list[str]:
     """Return the names of the assets that a trigger's state store is for; none outside a triggerer.
 
@@ -191,7 +196,10 @@ def asset_names(store: object) -> list[str]:
     if store is None:
         return []
     found = getattr(store, "_by_name", None)
-    names = list(found) if isinstance(found, Mapping) else re.findall(r"\bname='([^']*)'", repr(store))
+    if isinstance(found, Mapping):
+        names = list(found)
+    else:
+        names = [str(literal_eval(text)) for kind, text in _SHOWN.findall(repr(store)) if kind == "name"]
     if not names:
         raise TypeError(
             f"this version of Airflow does not tell which asset a watcher is for ({type(store).__name__}): name the "

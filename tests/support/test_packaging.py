@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import screenshots
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,7 +53,15 @@ def test_our_distributions_depend_on_each_other_exactly_and_one_way() -> None:
 
 def test_pins_are_exact_and_name_no_host() -> None:
     sources = sorted((ROOT / "requirements").glob("*.in"))
-    assert [source.stem for source in sources] == ["airflow", "browser", "dev", "docs", "spark", "tables"]
+    assert [source.stem for source in sources] == [
+        "airflow",
+        "airflow-oldest",
+        "browser",
+        "dev",
+        "docs",
+        "spark",
+        "tables",
+    ]
     for source in sources:
         pins = source.with_suffix(".txt").read_text()
         assert "://" not in pins and "--" not in pins
@@ -62,9 +72,29 @@ def test_pins_are_exact_and_name_no_host() -> None:
     assert not (ROOT / "uv.lock").exists()
 
 
-def test_full_pyspark_never_meets_airflow() -> None:
+@pytest.mark.parametrize("name", ["airflow", "airflow-oldest"])
+def test_full_pyspark_never_meets_airflow(name: str) -> None:
     # Both own the same files; the one installed last would win.
-    assert not re.search(r"^pyspark==", (ROOT / "requirements" / "airflow.txt").read_text(), re.MULTILINE)
+    assert not re.search(r"^pyspark==", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE)
+
+
+def test_oldest_airflow_has_the_floors_of_the_provider() -> None:
+    project = PROJECTS["."]
+    floors = dict(
+        each.split(">=") for each in project["dependencies"] + extras(project) if each.startswith("apache-airflow")
+    )
+    assert len(floors) == 5
+    pins = dict(re.findall(r"^(apache-airflow[a-z-]*)==(\S+)", _pins("airflow-oldest"), re.MULTILINE))
+    # A floor names as many places as it needs: 3.3 is 3.3.0.
+    assert {name: pins[name] for name in floors} == {
+        name: floor + ".0" * (2 - floor.count(".")) for name, floor in floors.items()
+    }
+    newest = dict(re.findall(r"^(apache-airflow[a-z-]*)==(\S+)", _pins("airflow"), re.MULTILINE))
+    assert newest["apache-airflow"] != pins["apache-airflow"]
+
+
+def _pins(name: str) -> str:
+    return (ROOT / "requirements" / f"{name}.txt").read_text()
 
 
 def test_typing_link_leads_to_the_provider() -> None:

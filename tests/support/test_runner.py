@@ -58,6 +58,17 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
     assert str(runner.run_suite(suite, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"
 
 
+def test_suite_again_runs_in_the_long_run_or_by_name() -> None:
+    def names(*words: str, **options: bool) -> list[str]:
+        return [suite.name for suite in runner.choose(words, False, **options)]
+
+    assert "provider" in names() and "provider-oldest" not in names()
+    assert {"provider", "provider-oldest"} <= set(names(slow=True))
+    assert names("provider-oldest") == ["provider-oldest"]
+    (again,) = runner.choose(["provider-oldest"], False)
+    assert again.folder == "tests/provider"
+
+
 @pytest.mark.parametrize(
     ("words", "measured", "judged"),
     [
@@ -65,7 +76,7 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
         (["client", "compat"], set(), None),
         (["--coverage", "client"], {"client"}, True),
         (["--", "-k", "batch"], set(), None),
-        (["--coverage", "--", "-k", "batch"], {suite.name for suite in runner.SUITES}, False),
+        (["--coverage", "--", "-k", "batch"], {suite.name for suite in runner.SUITES if not suite.again}, False),
     ],
 )
 def test_coverage_of_whole_runs_by_default(

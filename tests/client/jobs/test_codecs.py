@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 from uuid import UUID
 
@@ -60,7 +61,9 @@ def test_codec_without_schema_keeps_bytes_and_text(value: Any, encoded: bytes | 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"a": object()}, "object has no form in JSON"),
+        ({"a": object()}, r"object has no form in JSON \(the field 'a'\)"),
+        ({"a": 1, "b": b"x"}, r"bytes has no form in JSON \(the field 'b'\)"),
+        ({"a": 1, "b": [float("inf")]}, r"Out of range.*\(the field 'b'\)"),
         (float("nan"), "cannot be written in JSON"),
         ({(1, 2): 3}, "cannot be written in JSON"),
         ({"a": Color.RED}, "Color has no form in JSON"),
@@ -159,6 +162,24 @@ def test_codec_without_schema_writes_times_as_iso() -> None:
     assert json.loads(encoded) == {
         "at": "2026-01-02T03:04:05.678000+00:00", "day": "2026-01-02", "price": "1.10", "none": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (timedelta(0), "P0DT0S"),
+        (timedelta(days=1, minutes=90), "P1DT5400S"),
+        (timedelta(microseconds=1500), "P0DT0.0015S"),
+        (-timedelta(days=2, seconds=0.25), "P-2DT-0.25S"),
+        (ip_address("10.0.0.1"), "10.0.0.1"),
+        (ip_network("fd00::/8"), "fd00::/8"),
+        (ip_interface("10.0.0.1/24"), "10.0.0.1/24"),
+    ],
+)
+def test_codec_writes_durations_and_addresses(value: Any, found: str) -> None:
+    encoded = Codec(None, None).encode({"a": value})
+    assert encoded is not None
+    assert json.loads(encoded) == {"a": found}
 
 
 @pytest.mark.parametrize("schema", ["json", "avro"])

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, OutputTaken
-from pulsar_native.jobs.sql_sink import RowMapping, SqlBatchState, SqlInsertFailed, SqlSink, StateTable
+from pulsar_native.jobs.sql_sink import (
+    RowMapping,
+    SqlBatchState,
+    SqlInsertFailed,
+    SqlSink,
+    StateTable,
+    StateTableFailed,
+)
 from support.jobs import received
 
 Connect = Callable[[], sqlite3.Connection]
@@ -172,6 +179,48 @@ def test_state_unacknowledged_are_those_of_other_runs(connect: Connect) -> None:
         state(connect(), run, fenced=False).set({"state": how, "chunks": [run], "others": {}})
     found = [each.get() for each in state(connect(), "c", fenced=False).unacknowledged()]
     assert found == [{"state": CONSUMED, "chunks": ["a"], "others": {}}]
+
+
+def test_state_reads_rows_of_dictionary_cursors(connect: Connect) -> None:
+    connection = connect()
+    connection.row_factory = lambda cursor, row: dict(zip((each[0] for each in cursor.description), row, strict=True))
+    value = {"state": CONSUMED, "chunks": ["a"], "others": {}}
+    one = state(connection, "a")
+    one.set(value)
+    assert one.get() == value
+    assert [each.get() for each in state(connection, "b").unacknowledged()] == [value]
+
+
+def test_state_claim_of_another_first_try_is_taken_over(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = state(connect(), "a", fenced=False), SqlBatchState(connect(), TABLE, "b", "subscription", fenced=True)
+    real = SqlBatchState._insert
+
+    def late(self: SqlBatchState, *content: str) -> None:
+        # Between looking for the claim and inserting it. SQLite has locked the database by then, others have not.
+        monkeypatch.setattr(SqlBatchState, "_insert", real)
+        self._connection.rollback()
+        state(connect(), "c")
+        real(self, *content)
+
+    monkeypatch.setattr(SqlBatchState, "_insert", late)
+    two.begin()
+    two.set({"state": CONSUMED, "chunks": [], "others": {}})
+    assert len(list(one.unacknowledged())) == 1
+    assert connect().execute("SELECT count(*) FROM batches WHERE state = 'claim'").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_state_table_that_cannot_be_used_says_why(connect: Connect, fenced: bool) -> None:
+    connection = connect()
+    connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(
+        StateTableFailed, match=r"batches cannot be used: .*no such table.*could not be made: .*readonly"
+    ):
+        state(connection, "a", fenced=fenced)
+    connection.execute("PRAGMA query_only = OFF")
+    connection.execute("CREATE TABLE batches (record_id TEXT)")
+    with pytest.raises(StateTableFailed, match=r"batches cannot be used: OperationalError: no such column: \w+$"):
+        state(connection, "a", fenced=fenced)
 
 
 @pytest.mark.parametrize("name", ["a;b", "", "a b", "a..b"])

@@ -86,6 +86,17 @@ def test_query_that_is_no_table_raises(connect: Connect, sql: str, reason: str) 
         rows(connect, sql)
 
 
+def test_query_rows_of_a_dictionary_cursor_keep_values(connect: Connect) -> None:
+    def by_name() -> Any:
+        connection = connect()
+        connection.row_factory = lambda cursor, row: dict(
+            zip((each[0] for each in cursor.description), row, strict=True)
+        )
+        return connection
+
+    assert rows(by_name, "SELECT id, city FROM orders WHERE id = 3") == [{"id": 3, "city": "city 1"}]
+
+
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "MySQLdb", "pymysql", "another"])
 def test_streaming_cursor_is_kept_at_the_server(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []

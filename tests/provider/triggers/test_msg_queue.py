@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import Asset
+from airflow.sdk.definitions.asset import AssetUriRef
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.triggers.shared_stream import SharedStreamManager, reject_shared_stream_event
 
@@ -447,14 +448,17 @@ def test_trigger_is_the_same_from_airflows_database() -> None:
 
 
 def test_watcher_asset_is_known_or_refused() -> None:
+    names = ["b", "a", "it's", 'the "best"', "both ' and \"", "back\\slash'", "name='x'", "ü, uri='u'"]
+    store = AssetStateStoreAccessors(inlets=[*map(Asset, names), AssetUriRef("u://name='y'")])
+    shown = repr(store)
+
     class Changed:
-        """A state store of another Airflow."""
+        """A state store of another Airflow, which keeps the names elsewhere."""
 
         def __repr__(self) -> str:
-            return "<AssetStateStoreAccessors [name='b', name='a', uri='u']>"
+            return shown
 
-    store = AssetStateStoreAccessors(inlets=[Asset("b"), Asset("a")])
-    assert sorted(asset_names(store)) == sorted(asset_names(Changed())) == ["a", "b"]
+    assert sorted(asset_names(store)) == sorted(asset_names(Changed())) == sorted(names)
     assert asset_names(None) == []
     with pytest.raises(TypeError, match="subscription="):
         asset_names(object())

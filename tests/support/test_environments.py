@@ -1,0 +1,53 @@
+"""Programs of the system that a set-up needs: where they are found, and how they are installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import environments
+from environments import SetupError
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Let nothing of PostgreSQL be here, and apt-get, run as root, do nothing; give the packages it is asked for."""
+    asked: list[str] = []
+
+    def run(what: str, command: Sequence[str], **options: Any) -> None:
+        if "install" in command:
+            asked.append(command[-1])
+
+    (tmp_path / "apt-get").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(environments, "run", run)
+    monkeypatch.setattr(environments, "_debian_postgres", list)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return asked
+
+
+def test_postgres_folder_has_both_programs(installed: list[str], tmp_path: Path) -> None:
+    (tmp_path / "postgres").touch()
+    assert environments.postgres_folder() is None
+    (tmp_path / "initdb").touch()
+    assert environments.postgres_folder() == tmp_path
+    environments.make_postgres()
+    assert installed == []
+
+
+def test_postgres_missing_is_installed(installed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SetupError, match="apt-get installed PostgreSQL, but"):
+        environments.make_postgres()
+    assert installed == ["postgresql"]
+    (tmp_path / "apt-get").unlink()
+    with pytest.raises(SetupError, match=r"No PostgreSQL server here.*Debian: apt-get install postgresql"):
+        environments.make_postgres()
+    (tmp_path / "apt-get").touch(mode=0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SetupError, match="needs root or a sudo"):
+        environments.make_postgres()
+    assert installed == ["postgresql"]
