@@ -21,11 +21,12 @@ from typing import Any
 
 import pytest
 
-from environments import ROOT
+from environments import NO_POSTGRES, ROOT, postgres_folder
 from pulsar_native import AdminClient, Client
 from pulsar_native.admin import AlreadyExists
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker, NewTopic
+from support.postgres import Postgres
 
 # `python -m pytest` puts the project's root on the path, where a build leaves the provider's metadata: Airflow would
 # find its plugin twice, and the SDK loads no plugin after one that it has already.
@@ -124,6 +125,7 @@ _LONG = (
     "operators/test_spark_cluster.py",
     "operators/test_spark_tables.py",
     "test_masking.py",
+    "triggers/test_msg_queue_postgres.py",
     "decorators/test_spark.py",
     "test_wheels.py",
 )
@@ -197,6 +199,19 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
         yield stack.start()
     finally:
         stack.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Give a PostgreSQL server of the session."""
+    folder = postgres_folder()
+    if folder is None:
+        pytest.skip(f"{NO_POSTGRES} dev/setup postgres installs it (Debian: apt-get install postgresql)")
+    server = Postgres(folder)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
 
 
 @pytest.fixture(autouse=True)

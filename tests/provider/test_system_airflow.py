@@ -42,8 +42,7 @@ def warehouse(airflow: AirflowStack, tmp_path: Path) -> Iterator[Path]:
     airflow.define_connection("warehouse", conn_type="sqlite", host=str(path))
     yield path
     # Watchers outlive the file of their DAG.
-    with contextlib.closing(sqlite3.connect(airflow.database, timeout=60, isolation_level=None)) as database:
-        database.execute("DELETE FROM asset_watcher")
+    airflow.metadata.rows("DELETE FROM asset_watcher")
 
 
 def example(airflow: AirflowStack, name: str) -> str:

@@ -40,6 +40,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from support.airflow_metadata import Metadata, SqliteMetadata
 from support.airflow_processes import AirflowProcesses, parents
 from support.airflow_run import FINAL, RUN_SECONDS, Run, quoted, reports
 
@@ -82,21 +83,27 @@ class AirflowStack:
     """One running Airflow; blocking, for one thread. `start` it once, `stop` it at the end."""
 
     def __init__(
-        self, home: Path, env: Mapping[str, str] | None = None, *, python: Path = Path(sys.executable)
+        self,
+        home: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        metadata: Metadata | None = None,
+        python: Path = Path(sys.executable),
     ) -> None:
         """Prepare a home; `env` is added to the variables of all components and so of every task.
 
-        `python` is the interpreter of the environment that has Airflow.
+        `metadata` is the database, by default SQLite in the home; `python` is the interpreter of the environment that
+        has Airflow.
         """
         self.home = home
-        self.dags, self.logs, self.database = home / "dags", home / "logs", home / "airflow.db"
+        self.dags, self.logs = home / "dags", home / "logs"
+        self.metadata: Metadata = metadata or SqliteMetadata(home / "airflow.db")
         self.dags.mkdir(parents=True)
         settings = {
             **_SETTINGS,
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.logs),
-            # Airflow keeps SQLite in WAL mode; who finds it locked waits instead of failing after 5 s.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}?timeout=60",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.metadata.url,
             **(env or {}),
         }
         base = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from environments import NO_POSTGRES, postgres_folder
 from support.postgres import Postgres, Shop
 
 
@@ -25,19 +24,6 @@ def database(tmp_path: Path, connection: Callable[..., str]) -> Callable[[str], 
         return path
 
     return make
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """Give a PostgreSQL server of the session."""
-    folder = postgres_folder()
-    if folder is None:
-        pytest.skip(f"{NO_POSTGRES} dev/setup postgres installs it (Debian: apt-get install postgresql)")
-    server = Postgres(folder)
-    try:
-        yield server.start()
-    finally:
-        server.stop()
 
 
 @pytest.fixture(params=["psycopg", "psycopg2"])
