@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, OutputTaken
 from pulsar_native.jobs.failures import JobFailed
-from pulsar_native.jobs.sql_rows import row_values
+from pulsar_native.jobs.sql_rows import insert_many, row_values
 
 if TYPE_CHECKING:
     from pulsar_native import Message
@@ -165,7 +165,7 @@ class SqlSink:
             return
         try:
             with closing(self._connection.cursor()) as cursor:
-                cursor.executemany(self._statement(rows[0]), rows)
+                insert_many(self._connection, cursor, self._statement(rows[0]), rows)
         except Exception as error:
             # The drivers' errors have no common base class.
             raise SqlInsertFailed(

@@ -14,7 +14,7 @@ from typing import Any
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.sources import Source
-from pulsar_native.jobs.sql_rows import row_values
+from pulsar_native.jobs.sql_rows import drivers_of, row_values
 
 FETCH_SIZE = 5000
 """Default number of rows fetched at once."""
@@ -82,7 +82,7 @@ def streaming_cursor(connection: Any) -> Any:
     Known are psycopg2 and psycopg (a named cursor), MySQLdb and pymysql (SSCursor). The usual cursor of sqlite3,
     oracledb, pyodbc, pymssql and most others streams by itself.
     """
-    drivers = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    drivers = drivers_of(connection)
     if drivers & {"psycopg2", "psycopg"}:
         return connection.cursor(_CURSOR_NAME)
     for driver, module in _UNBUFFERED.items():
