@@ -391,9 +391,9 @@ class AirflowStack:
     def _create_backfill(self, body: Mapping[str, Any]) -> int:
         """Create a backfill and return its number.
 
-        On SQLite Airflow refuses that now and then (503): its savepoint has read when another process writes, and can
-        no longer write. It then takes back the runs it has made, which ends a scheduler that has just read them; so the
-        next attempts are made without one.
+        On SQLite Airflow refuses that now and then (503, and 500 in 3.3.0): its savepoint has read when another process
+        writes, and can no longer write. It then takes back the runs it has made, which ends a scheduler that has just
+        read them; so the next attempts are made without one. Airflow 3.3.0 leaves an empty backfill behind.
         """
         tries = 5
         try:
@@ -402,10 +402,13 @@ class AirflowStack:
                     return int(self._call("POST", "/backfills", body)["id"])
                 except urllib.error.HTTPError as error:
                     tries -= 1
-                    if error.code != 503 or not tries:
+                    if error.code not in (500, 503) or not tries:
                         raise
                 if self.processes.runs("scheduler"):
                     self.processes.kill("scheduler")
+                for left in self._call("GET", f"/backfills?dag_id={quoted(body['dag_id'])}")["backfills"]:
+                    if left["completed_at"] is None:
+                        self._call("PUT", f"/backfills/{left['id']}/cancel")
                 time.sleep(0.5)
         finally:
             if not self.processes.runs("scheduler"):

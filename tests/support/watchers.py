@@ -84,7 +84,8 @@ def payloads(stack: AirflowStack, asset: str) -> list[Any]:
     found = stack.metadata.rows(
         "SELECT e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id WHERE a.name = ?", asset
     )
-    extras = [json.loads(extra) for (extra,) in found]
+    # A column of JSON in PostgreSQL, of text in SQLite.
+    extras = [json.loads(extra) if isinstance(extra, str) else extra for (extra,) in found]
     assert all(extra["from_trigger"] for extra in extras)
     return [extra["payload"] for extra in extras]
 
