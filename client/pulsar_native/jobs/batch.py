@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.id_ranges import IdRanges, TopicRanges, ids_of
+from pulsar_native.jobs.json_values import storable
 
 if TYPE_CHECKING:
     from pulsar_native import Consumer, EntryRange, Message, MessageId
@@ -231,12 +232,12 @@ class Batch:
         own.last = str(last)
 
     def end_chunk(self, records: Iterable[dict[str, Any]] = ()) -> None:
-        """End a chunk of the output; `records` are its messages, kept for an inline result."""
+        """End a chunk of the output; `records` are its messages, kept as Airflow stores them for an inline result."""
         if self._chunk:
             self._chunks.append(self._chunk.as_json())
             self._chunk = IdRanges()
         if self._limits.inline_bytes is not None:
-            self.messages.extend(records)
+            self.messages.extend(map(storable, records))
 
     def manifest(self) -> dict[str, Any]:
         """Return counts and ids ("ledger:entry:partition:batch_index") as JSON values."""

@@ -1,7 +1,7 @@
 """Description of a message as an event for another program: nothing, its ids and metadata, or also its value.
 
-Pure; no I/O. Rules: an event consists of JSON values that every encoder takes: no integer beyond 64 bits, no surrogate
-without its pair, no deep nesting. Its size is limited, and what was left out is said.
+Pure; no I/O. Rules: an event consists of JSON values that every encoder takes: no integer beyond 64 bits, no NUL and
+no surrogate without its pair, no deep nesting. Its size is limited, and what was left out is said.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs.batch import metadata_of
+from pulsar_native.jobs.json_values import encodable, storable
 
 if TYPE_CHECKING:
     from pulsar_native import Message
 
 PAYLOADS = ("none", "ids", "value")
 DEFAULT_LIMIT_BYTES = 16 * 1024
-_DEPTH = 50
-_LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def event_of(
@@ -36,7 +35,7 @@ def event_of(
         return None
     event: dict[str, Any] = encodable(metadata_of(message))
     if decoded is not None and payload == "value":
-        whole = event | {"value": encodable(decoded[0]), "encoding": decoded[1]}
+        whole = event | storable({"value": decoded[0], "encoding": decoded[1]})
         if _size(whole) <= limit_bytes:
             return whole
         event |= {"value": None, "encoding": "omitted", "value_bytes": len(message)}
@@ -46,33 +45,6 @@ def event_of(
         event |= {"key": None, "key_omitted": True}
         event.pop("ordering_key", None)
     return event
-
-
-def encodable(value: Any, depth: int = _DEPTH) -> Any:
-    """Return a JSON value that every encoder takes.
-
-    Integers beyond 64 bits become text, a surrogate without its pair a question mark, and what is nested deeper than
-    `depth` its JSON text.
-    """
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, int) and not _LEAST <= value <= _MOST:
-        return str(value)
-    if not isinstance(value, dict | list):
-        return value
-    if depth == 0:
-        return json.dumps(value)
-    if isinstance(value, list):
-        return [encodable(each, depth - 1) for each in value]
-    return {_text(name): encodable(each, depth - 1) for name, each in value.items()}
-
-
-def _text(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode(errors="replace").decode()
-    return value
 
 
 def _size(event: object) -> int:

@@ -157,6 +157,7 @@ class MessageWatcher:
     def _found(self, message: Message) -> dict[str, Any] | None:
         from pulsar_native.jobs.batch import record_of
         from pulsar_native.jobs.id_ranges import IdRanges
+        from pulsar_native.jobs.json_values import storable
         from pulsar_native.schema import InvalidRecord
 
         if not self._match.matches_metadata(message):
@@ -172,7 +173,7 @@ class MessageWatcher:
             record.update(value=None, encoding="left_out", value_bytes=len(message))
         ids = IdRanges()
         ids.add(message)
-        return {**record, IDS: ids.as_json()}
+        return {**storable(record), IDS: ids.as_json()}
 
 
 def _consumer_type(name: str) -> ConsumerType:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pulsar_native.jobs.codecs import decode
-from pulsar_native.jobs.message_event import encodable, event_of
+from pulsar_native.jobs.json_values import encodable
+from pulsar_native.jobs.message_event import event_of
 from support.jobs import TOPIC, received
 
 IDS: dict[str, Any] = {
@@ -68,6 +69,16 @@ def test_event_takes_what_encoders_refuse() -> None:
     assert deep == "[" * 150 + "]" * 150
 
 
-@pytest.mark.parametrize("value", [None, True, 1.5, 2**64 - 1, "ü\x00", [], {}, [{"a": [1, "x"]}]])
+@pytest.mark.proves("A20")
+def test_event_of_text_with_nul_keeps_it_as_base64() -> None:
+    """JSONB of PostgreSQL, in which Airflow keeps XComs and events of deferred tasks, has no NUL."""
+    event = valued(b"a\x00b", properties={"p\x00": "\x00q"})
+    assert (event["value"], event["encoding"]) == ("YQBi", "base64")
+    assert event["properties"] == {"p?": "?q"}
+    event = valued(b'{"a\\u0000": ["\\u0000"]}', "json")
+    assert (event["value"], event["encoding"]) == ({"a?": ["?"]}, "json")
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5, 2**64 - 1, "ü\x01", [], {}, [{"a": [1, "x"]}]])
 def test_encodable_keeps_other_values(value: Any) -> None:
     assert encodable(value) == value
