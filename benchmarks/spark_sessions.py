@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
 
 from run import create_partitions  # noqa: E402 - beside this file
+from spark_worker import COLUMNS  # noqa: E402 - likewise
 
 from environments import python_of, spark_jvm_folder  # noqa: E402 - lives in dev/
 
@@ -197,8 +198,6 @@ def _event_times(column: Any) -> int:
 
 def expected(content: Content) -> dict[str, Any]:
     """Return the summary of a read of everything."""
-    from spark_worker import COLUMNS
-
     rows = content.rows
     keys = sum(len(f"customer-{number % 9973}") for number in range(rows)) if content.described else 0
     return {
@@ -208,7 +207,7 @@ def expected(content: Content) -> dict[str, Any]:
 
 
 def check(side: Side, content: Content, found: dict[str, Any]) -> None:
-    """End the run unless a read has all rows; the JVM connector's columns may be in another order."""
+    """End the run unless a read has all rows in all columns."""
     wanted = expected(content)
     differing = [name for name in wanted if found[name] != wanted[name]]
     if differing:
