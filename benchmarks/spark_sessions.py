@@ -51,7 +51,9 @@ JVM = Side("jvm", "jvm", "spark-jvm")
 OFFICIAL = Side("official", "official", "spark-official")
 COMPILED = Side("compiled", "ours", "spark", "compiled")
 PYTHON = Side("python", "ours", "spark", "python")
-SIDES = (JVM, OFFICIAL, COMPILED, PYTHON)
+# The scan of the load application, which a scheduled load has instead of spark.read.
+LOAD = Side("load", "load", "spark", "compiled")
+SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, LOAD)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PEERS = ("jvm", "official", "ours")
+PEERS = ("jvm", "official", "ours", "load")
 COLUMNS = {
     "value": "BINARY",
     "__key": "BINARY",
@@ -139,6 +139,16 @@ def source(spark: Any, options: argparse.Namespace, topic: str) -> Any:
     return reader.option("startingOffsets", "earliest").option("endingOffsets", "latest").load()
 
 
+def load(spark: Any, options: argparse.Namespace, topic: str) -> Any:
+    """Return the frame of our load application, which plans in this process and counts rows by their positions."""
+    from pyspark_pulsar.scan import columns_of, scan
+    from pyspark_pulsar.tables import IDENTITY
+
+    names = dict.fromkeys([*COLUMNS, *IDENTITY])
+    given = {"service.url": options.url, "topic": topic, "columns": ",".join(names)}
+    return scan(spark, given, columns_of(given)).frame.select(*COLUMNS)
+
+
 def official(spark: Any, options: argparse.Namespace, topic: str) -> Any:
     """Return the frame of the official client: a task for each topic partition, which makes Arrow record batches."""
     url = options.url
@@ -206,7 +216,7 @@ def _row(message: Any, topic: str) -> tuple[Any, ...]:
     )
 
 
-FRAMES: dict[str, Frame] = {"jvm": source, "official": official, "ours": source}
+FRAMES: dict[str, Frame] = {"jvm": source, "official": official, "ours": source, "load": load}
 
 
 # ---- the session -----------------------------------------------------------------------------------------------------
@@ -245,7 +255,7 @@ def read(spark: Any, options: argparse.Namespace, number: int) -> dict[str, floa
 
 def codec(peer: str) -> str:
     """Return the codec of our client, "" of another peer."""
-    if peer != "ours":
+    if peer not in ("ours", "load"):
         return ""
     from pulsar_native.diagnostics import codec as ours
 

@@ -208,6 +208,26 @@ def test_figures_cold_is_the_whole_session(run: Any, sessions: Any) -> None:
     assert run.figures(case, [session(sessions, 4, wall=12)]) == {"wall": [12], "cpu": [24]}
 
 
+@pytest.mark.parametrize(("cold", "names"), [(False, ["jvm", "compiled"]), (True, ["jvm", "compiled", "load"])])
+def test_measure_sides_take_turns(
+    run: Any, sessions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool, names: list[str]
+) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def called(side: Any, broker: Any, topics: list[str], contents: list[Any], folder: Path) -> Any:
+        assert topics == ["filled"] * len(contents) and {each.rows for each in contents} == {2_000}
+        calls.append((side.name, len(topics)))
+        return session(sessions, 1)
+
+    monkeypatch.setattr(sessions, "run", called)
+    monkeypatch.setattr(sessions, "fill", lambda broker, content: "filled")
+    case = run.Case("any", run.Content(20_000, 100), {}, warm_up=2, reads=3, cold=cold)
+    sides = [sessions.JVM, sessions.COMPILED, sessions.LOAD]
+    found = run.measure(case, sessions.Broker("", ""), sides, 2, 0.1, tmp_path)
+    assert calls == [(name, 1 if cold else 5) for name in names] * 2
+    assert {side.name: len(each) for side, each in found.items()} == dict.fromkeys(names, 2)
+
+
 def test_lines_ratios_are_peer_through_side(run: Any, sessions: Any) -> None:
     case = run.Case("warm", run.Content(10, 1), {"compiled": 2.5}, warm_up=1, reads=1)
     found = {
