@@ -5,7 +5,7 @@ Usage: make bench-spark, or .envs/spark/bin/python benchmarks/spark_run.py [--ro
 its own. The sides are the JVM connector (3.1.1.4 on PySpark 3.5.8), the official client in mapInArrow, and our data
 source with its compiled codec and in plain Python; in cold cases also `load`, the scan of our load application, which
 plans in the driver's process. Each session is a process tree of its own; the sides take turns, A B C D A B C D, so that
-a change of the machine's speed meets all, and a first session of each is not measured. Warm figures are those of the
+a change of the machine's speed meets all, and before cold cases a first session of each is not measured. Warm figures are those of the
 last reads of a session; a cold one is a session with one read, from the start of the process to its end. CPU is user
 and system of the session's processes: driver, JVM and Python workers, those that have ended too, without the broker,
 which shares the machine.
@@ -172,8 +172,10 @@ def run_cases(options: argparse.Namespace, broker: Broker, sides: Sequence[Side]
     print(f"{kept['cpus']} CPUs, {options.rounds} rounds, scale {options.scale:g}; x = JVM connector / side")
     print(f"goal of CPU as of wall; goal of x official {_OFFICIAL_GOAL:g}\n\n{heading()}", flush=True)
     notes: list[str] = []
-    prepare(broker, sides, folder)
-    for case in chosen(options.case):
+    cases = chosen(options.case)
+    if any(case.cold for case in cases):
+        prepare(broker, sides, folder)
+    for case in cases:
         found = measure(case, broker, sides, options.rounds, options.scale, folder)
         print("\n".join(lines(case, found)), flush=True)
         notes += stages(case, found)

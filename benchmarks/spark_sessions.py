@@ -161,7 +161,7 @@ def run(side: Side, broker: Broker, topics: Sequence[str], contents: Sequence[Co
     for number, content in enumerate(contents):
         check(side, content, summary(output / f"read-{number}"))
     shutil.rmtree(output)
-    return Session(wall=wall, cpu=cpu, **result)
+    return Session(wall=wall, cpu=cpu + result.pop("lost"), **result)
 
 
 def _children_cpu() -> float:

@@ -4,7 +4,9 @@ Runs by the Python of the peer's environment, so it imports the standard library
 functions of its peer only. A read is from the first message to the one that is the last when it is planned, all seven
 columns of the JVM connector. CPU is user and system of all processes of the session: this one, the JVM, the Python
 workers, and those that have ended. Orphans are given to this process, and the JVM is waited for, so that who started it
-finds the CPU of all in the usage of its children. Linux only. The last line printed is one JSON object.
+finds their CPU in the usage of its children. But Spark's Python daemon ignores SIGCHLD, so that the CPU of its ended
+workers is in nobody's usage: what they had when last seen is the field `lost`. Linux only. The last line printed is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import ctypes
 import json
 import os
 import resource
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +35,8 @@ COLUMNS = {
     "__messageProperties": "MAP<STRING, STRING>",
 }
 _END_SECONDS = 60
+# Spark keeps idle Python workers for a minute.
+_WATCH_SECONDS = 1.0
 _READ_MS = 60_000
 _ROWS = 10_000
 _PR_SET_CHILD_SUBREAPER = 36
@@ -73,8 +79,8 @@ def descendants(parents: Mapping[int, int], root: int) -> list[int]:
     return found
 
 
-def below() -> dict[int, float]:
-    """Return the CPU seconds of each process below this one."""
+def below() -> dict[int, tuple[int, float]]:
+    """Return parent and CPU seconds of each process below this one."""
     stats: dict[int, tuple[int, float]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
@@ -82,13 +88,76 @@ def below() -> dict[int, float]:
             with contextlib.suppress(OSError):
                 stats[int(entry.name)] = parse_stat(Path(entry.path, "stat").read_text())
     found = descendants({process: parent for process, (parent, _) in stats.items()}, os.getpid())
-    return {process: stats[process][1] for process in found}
+    return {process: stats[process] for process in found}
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and all below it, those that have ended too."""
-    own = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return own + sum(below().values())
+def ignores_children(process: int) -> bool:
+    """Return True if a process ignores SIGCHLD: the kernel then forgets the CPU of its children when they end."""
+    try:
+        status = parse_status(Path(f"/proc/{process}/status").read_text())
+    except OSError:
+        return False
+    return bool(int(status["SigIgn"], 16) >> (signal.SIGCHLD - 1) & 1)
+
+
+class Usage:
+    """CPU seconds of this process and all below it, those that have ended too; watches from `with` to its end.
+
+    `lost` is the CPU of processes that nobody waited for.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0.0
+        # CPU seconds of the processes whose parents ignore SIGCHLD, as they were last seen.
+        self._seen: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="usage", daemon=True)
+
+    def __enter__(self) -> Usage:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def seconds(self) -> float:
+        """Return the CPU seconds up to now. Thread-safe."""
+        with self._lock:
+            found = below()
+            self.lost += sum(self._seen.pop(process) for process in self._seen.keys() - found.keys())
+            parents = {parent for parent, _ in found.values()}
+            ignoring = {parent for parent in parents if ignores_children(parent)}
+            self._seen = {process: cpu for process, (parent, cpu) in found.items() if parent in ignoring}
+            own = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+            return own + self.lost + sum(cpu for _, cpu in found.values())
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Wait until all children have ended; kill what is left after that time and raise `SystemExit`."""
+        deadline = time.monotonic() + seconds
+        while self._reap():
+            if time.monotonic() > deadline:
+                for process in below():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                raise SystemExit(f"Processes of the session were still there after {seconds:g} s")
+            time.sleep(0.01)
+
+    def _reap(self) -> bool:
+        """Wait for the children that have ended; return whether there are others."""
+        with self._lock:
+            try:
+                while process := os.waitpid(-1, os.WNOHANG)[0]:
+                    # An orphan: its CPU is among that of this process's children now.
+                    self._seen.pop(process, None)
+            except ChildProcessError:
+                return False
+            return True
+
+    def _watch(self) -> None:
+        while not self._over.wait(_WATCH_SECONDS):
+            self.seconds()
 
 
 def peaks() -> dict[str, int]:
@@ -111,20 +180,6 @@ def adopt_orphans() -> None:
     """Become the parent of processes below whose own parent ends: Spark leaves its Python daemon behind."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def wait_for_all(seconds: float) -> None:
-    """Wait until all children have ended, and end what is left after that time."""
-    deadline = time.monotonic() + seconds
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < deadline:
-            process, _ = os.waitpid(-1, os.WNOHANG)
-            if process == 0:
-                time.sleep(0.01)
-        for process in below():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, 9)
-        raise SystemExit(f"Processes of the session were still there after {seconds:.0f} s")
 
 
 # ---- the peers -------------------------------------------------------------------------------------------------------
@@ -234,23 +289,25 @@ def session(options: argparse.Namespace) -> Any:
     return spark
 
 
-def end(spark: Any) -> None:
+def end(spark: Any, usage: Usage) -> None:
     """End the session and its JVM, and wait for all processes."""
     gateway = spark.sparkContext._gateway
+    # Stopping ends the Python workers.
+    usage.seconds()
     spark.stop()
     gateway.shutdown()
     # The JVM ends when its input does.
     gateway.proc.stdin.close()
-    wait_for_all(_END_SECONDS)
+    usage.wait_for_all(_END_SECONDS)
 
 
-def read(spark: Any, options: argparse.Namespace, number: int) -> dict[str, float]:
+def read(spark: Any, options: argparse.Namespace, usage: Usage, number: int) -> dict[str, float]:
     """Read a topic of the command line into Parquet files and return the wall and CPU seconds."""
     target = f"file://{options.output}/read-{number}"
-    cpu, wall = cpu_seconds(), time.perf_counter()
+    cpu, wall = usage.seconds(), time.perf_counter()
     FRAMES[options.peer](spark, options, options.topic[number]).write.parquet(target)
     wall = time.perf_counter() - wall
-    return {"wall": wall, "cpu": cpu_seconds() - cpu}
+    return {"wall": wall, "cpu": usage.seconds() - cpu}
 
 
 def codec(peer: str) -> str:
@@ -286,14 +343,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the session and print its figures."""
     options = parse(arguments)
     adopt_orphans()
-    began = time.perf_counter()
-    spark = session(options)
-    start = time.perf_counter() - began
-    reads = [read(spark, options, number) for number in range(len(options.topic))]
-    result: dict[str, Any] = {"start": start, "reads": reads, "codec": codec(options.peer), **peaks()}
-    began = time.perf_counter()
-    end(spark)
-    print(json.dumps({**result, "end": time.perf_counter() - began}), flush=True)
+    with Usage() as usage:
+        began = time.perf_counter()
+        spark = session(options)
+        start = time.perf_counter() - began
+        reads = [read(spark, options, usage, number) for number in range(len(options.topic))]
+        result: dict[str, Any] = {"start": start, "reads": reads, "codec": codec(options.peer), **peaks()}
+        began = time.perf_counter()
+        end(spark, usage)
+    usage.seconds()
+    print(json.dumps({**result, "end": time.perf_counter() - began, "lost": usage.lost}), flush=True)
     return 0
 
 

@@ -78,18 +78,44 @@ def test_parse_status_of_ended_process_has_no_peak(worker: Any) -> None:
     assert "VmHWM" not in worker.parse_status("Name:\tpython\nState:\tZ (zombie)\n")
 
 
+_BUSY = "import time\nwhile time.process_time() < 0.5: pass\n"
 # A child that starts a grandchild and ends at once: the grandchild's CPU is nobody's unless orphans are adopted.
-_ORPHAN = """
+_ORPHAN = f"""
 import subprocess, sys
 import spark_worker
 
 spark_worker.adopt_orphans()
-busy = "import time\\nwhile time.process_time() < 0.5: pass"
-child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {busy!r}])"
-before = spark_worker.cpu_seconds()
-subprocess.Popen([sys.executable, "-c", child])
-spark_worker.wait_for_all(60)
-print(spark_worker.cpu_seconds() - before)
+child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+with spark_worker.Usage() as usage:
+    before = usage.seconds()
+    subprocess.Popen([sys.executable, "-c", child, {_BUSY!r}])
+    usage.wait_for_all(60)
+    print(usage.seconds() - before, usage.lost)
+"""
+
+# Ignores SIGCHLD, as Spark's daemon does; its own child ends when it is told to.
+_DAEMON = """
+import signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+with subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as busy:
+    print(busy.stdout.readline(), flush=True)
+    sys.stdin.readline()
+"""
+_FORGOTTEN = f"""
+import subprocess, sys
+import spark_worker
+
+spark_worker.adopt_orphans()
+with spark_worker.Usage() as usage:
+    before = usage.seconds()
+    busy = {_BUSY!r} + "print(1, flush=True); input()"
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    daemon = subprocess.Popen([sys.executable, "-c", {_DAEMON!r}, busy], **pipes)
+    daemon.stdout.readline()
+    running = usage.seconds() - before
+    daemon.stdin.close()
+    usage.wait_for_all(60)
+    print(usage.seconds() - before, running, usage.lost)
 """
 
 _LEFT = """
@@ -97,9 +123,10 @@ import subprocess, sys
 import spark_worker
 
 spark_worker.adopt_orphans()
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stderr=subprocess.DEVNULL)
 print(child.pid, flush=True)
-spark_worker.wait_for_all(0.2)
+with spark_worker.Usage() as usage:
+    usage.wait_for_all(0.2)
 """
 
 
@@ -109,15 +136,25 @@ def in_process(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=90)
 
 
-def test_cpu_of_ended_orphan_is_counted() -> None:
+def test_usage_counts_ended_orphan() -> None:
     done = in_process(_ORPHAN)
     assert done.returncode == 0, done.stderr
-    assert 0.5 <= float(done.stdout) < 5
+    seconds, lost = map(float, done.stdout.split())
+    assert 0.5 <= seconds < 5 and lost == 0
 
 
-def test_wait_for_all_ends_what_is_left() -> None:
+def test_usage_counts_what_nobody_waited_for() -> None:
+    done = in_process(_FORGOTTEN)
+    assert done.returncode == 0, done.stderr
+    seconds, running, lost = map(float, done.stdout.split())
+    # The kernel has forgotten these seconds; what the process used after it was last seen may be missing.
+    assert 0.45 <= lost < 5
+    assert 0.5 <= running <= seconds < 5
+
+
+def test_usage_kills_what_does_not_end() -> None:
     done = in_process(_LEFT)
-    assert done.returncode == 1 and "still there after 0 s" in done.stderr
+    assert done.returncode == 1 and "still there after 0.2 s" in done.stderr
     state = Path(f"/proc/{int(done.stdout)}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
