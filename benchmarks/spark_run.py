@@ -4,11 +4,12 @@ Usage: make bench-spark, or .envs/spark/bin/python benchmarks/spark_run.py [--ro
 [--side NAME …] [--growth [--most ROWS]] [--url URL --admin-url URL] [--json FILE]; without a URL it starts a broker of
 its own. The sides are the JVM connector (3.1.1.4 on PySpark 3.5.8), the official client in mapInArrow, and our data
 source with its compiled codec and in plain Python; in cold cases also `load`, the scan of our load application, which
-plans in the driver's process. Each session is a process tree of its own; the sides take turns, A B C D A B C D, so that
-a change of the machine's speed meets all, and before cold cases a first session of each is not measured. Warm figures
-are those of the last reads of a session; a cold one is a session with one read, from the start of the process to its
-end. CPU is user and system of the session's processes: driver, JVM and Python workers, those that have ended too,
-without the broker, which shares the machine.
+plans in the driver's process, and in warm cases with one partition `split`, which reads it in two tasks (option
+minPartitions; the JVM connector has one task for each topic partition). Each session is a process tree of its own; the
+sides take turns, A B C D A B C D, so that a change of the machine's speed meets all, and before cold cases a first
+session of each is not measured. Warm figures are those of the last reads of a session; a cold one is a session with one
+read, from the start of the process to its end. CPU is user and system of the session's processes: driver, JVM and
+Python workers, those that have ended too, without the broker, which shares the machine.
 
 The ratio is JVM connector ÷ side of the medians, above 1 is better than the JVM connector; beside it the goal, if the
 case has one. With --growth, cost per row and peak memory as rows, partitions and sizes grow (spark_growth.py). With
@@ -35,7 +36,7 @@ sys.path.insert(0, str(HERE.parent / "dev"))
 
 import spark_growth  # noqa: E402 - beside this file
 import spark_sessions  # noqa: E402
-from spark_sessions import COMPILED, JVM, LOAD, OFFICIAL, PYTHON, SIDES, Broker, Content, Session, Side  # noqa: E402
+from spark_sessions import COMPILED, JVM, LOAD, OFFICIAL, SIDES, SPLIT, Broker, Content, Session, Side  # noqa: E402
 
 import broker as brokers  # noqa: E402 - lives in dev/
 
@@ -58,6 +59,12 @@ class Case:
     warm_up: int = 1
     reads: int = 2
     cold: bool = False
+
+    def has(self, side: Side) -> bool:
+        """Return True if a side takes part: `load` if cold, `split` if warm with one partition."""
+        if side is LOAD:
+            return self.cold
+        return side is not SPLIT or (not self.cold and self.content.partitions <= 1)
 
     def scaled(self, scale: float) -> Content:
         """Return the topic with its rows multiplied."""
@@ -92,7 +99,7 @@ def measure(case: Case, broker: Broker, sides: Sequence[Side], rounds: int, scal
     content = case.scaled(scale)
     topic = spark_sessions.fill(broker, content)
     count = 1 if case.cold else case.warm_up + case.reads
-    found: Sessions = {side: [] for side in sides if case.cold or side is not LOAD}
+    found: Sessions = {side: [] for side in sides if case.has(side)}
     for _ in range(rounds):
         for side in found:
             found[side].append(spark_sessions.run(side, broker, [topic] * count, [content] * count, folder))
@@ -128,7 +135,7 @@ def _line(case: Case, side: Side, sessions: Sequence[Session], medians: Mapping[
     cells = [
         case.name, side.name, f"{own['wall']:.2f}", f"{own['cpu']:.2f}",
         ratio(medians.get(JVM), own, "wall"), ratio(medians.get(JVM), own, "cpu"), _goal(case, side),
-        ratio(medians.get(OFFICIAL), own, "wall") if side in (COMPILED, PYTHON, LOAD) else "",
+        ratio(medians.get(OFFICIAL), own, "wall") if side.peer in ("ours", "load") else "",
         f"{(max(walls) - min(walls)) / own['wall']:.0%}", f"{peak:.0f}" if peak else "",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

@@ -39,12 +39,13 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class Side:
-    """Who is measured: its name in the table, the worker's peer, the environment, and of ours the codec."""
+    """Who is measured: its name in the table, the worker's peer, the environment, of ours the codec and the splits."""
 
     name: str
     peer: str
     env: str
     codec: str = ""
+    min_partitions: int | None = None
 
 
 JVM = Side("jvm", "jvm", "spark-jvm")
@@ -53,7 +54,9 @@ COMPILED = Side("compiled", "ours", "spark", "compiled")
 PYTHON = Side("python", "ours", "spark", "python")
 # The scan of the load application, which a scheduled load has instead of spark.read.
 LOAD = Side("load", "load", "spark", "compiled")
-SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, LOAD)
+# The option minPartitions, which the JVM connector does not have: a task for each core, whatever the topic has.
+SPLIT = Side("split", "ours", "spark", "compiled", min_partitions=2)
+SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,8 @@ def command(side: Side, broker: Broker, topics: Sequence[str], output: Path) -> 
     if side is JVM:
         (jar,) = spark_jvm_folder().glob("*.jar")
         words += ["--admin-url", broker.admin_url, "--jar", str(jar)]
+    if side.min_partitions is not None:
+        words += ["--admin-url", broker.admin_url, "--min-partitions", str(side.min_partitions)]
     return words
 
 

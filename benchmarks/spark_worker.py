@@ -191,6 +191,9 @@ def source(spark: Any, options: argparse.Namespace, topic: str) -> Any:
     if options.peer == "jvm":
         # It looks up topics and schemas by the admin interface.
         reader = reader.option("admin.url", options.admin_url)
+    if options.min_partitions:
+        # The ledgers of a topic partition, by which it is split, come from the admin interface.
+        reader = reader.option("admin.url", options.admin_url).option("minPartitions", options.min_partitions)
     return reader.option("startingOffsets", "earliest").option("endingOffsets", "latest").load()
 
 
@@ -324,16 +327,21 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", choices=PEERS, required=True, help="who reads")
     parser.add_argument("--url", required=True, help="service URL of the broker")
-    parser.add_argument("--admin-url", help="admin URL of the broker (needed with --peer jvm)")
+    parser.add_argument("--admin-url", help="admin URL of the broker (needed with --peer jvm and for splits)")
     parser.add_argument("--topic", action="append", required=True, help="full name of a topic; one read for each")
     parser.add_argument("--output", type=Path, required=True, help="folder for the Parquet files, read-0 and so on")
     parser.add_argument("--cores", type=int, default=2, help="tasks at a time (default 2)")
+    parser.add_argument(
+        "--min-partitions", type=int, help="splits of a topic (only with --peer ours; needs --admin-url)"
+    )
     parser.add_argument("--jar", help="jar of the JVM connector (needed with --peer jvm)")
     options = parser.parse_args(arguments)
     if options.peer == "jvm" and not (options.admin_url and options.jar):
         parser.error("--peer jvm needs --admin-url and --jar")
     if options.peer != "jvm" and options.jar:
         parser.error("--jar is of --peer jvm: a session with it has two sources of the name pulsar")
+    if options.min_partitions is not None and (options.peer != "ours" or not options.admin_url):
+        parser.error("--min-partitions is of --peer ours and needs --admin-url")
     if options.cores < 1:
         parser.error("--cores must be at least 1")
     return options

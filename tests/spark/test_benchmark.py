@@ -21,12 +21,14 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("peer", ["ours", "load"])
-def test_session_reads_topics_in_turn(sessions: Any, broker: Broker, tmp_path: Path, peer: str) -> None:
+@pytest.mark.parametrize(("peer", "splits"), [("ours", 2), ("load", None)])
+def test_session_reads_topics_in_turn(
+    sessions: Any, broker: Broker, tmp_path: Path, peer: str, splits: int | None
+) -> None:
     urls = sessions.Broker(broker.service_url, broker.admin_url)
     contents = [sessions.Content(2_000, 100, 2, described=True), sessions.Content(20, 200_000)]
     topics = [sessions.fill(urls, content) for content in contents]
-    side = sessions.Side("ours", peer, "spark", codec())
+    side = sessions.Side("ours", peer, "spark", codec(), splits)
     found = sessions.run(side, urls, topics, contents, tmp_path)
     assert len(found.reads) == 2 and all(each["wall"] > 0 and each["cpu"] > 0 for each in found.reads)
     assert found.wall > found.start + found.end + sum(each["wall"] for each in found.reads)

@@ -176,6 +176,11 @@ def test_worker_parse_keeps_topics_in_order(worker: Any) -> None:
         (["--peer", "jvm", "--jar", "x.jar", *_GIVEN], "--peer jvm needs --admin-url and --jar"),
         (["--peer", "ours", "--jar", "x.jar", *_GIVEN], "two sources of the name pulsar"),
         (["--peer", "ours", "--cores", "0", *_GIVEN], "--cores must be at least 1"),
+        (["--peer", "ours", "--min-partitions", "2", *_GIVEN], "--min-partitions is of --peer ours and needs"),
+        (
+            ["--peer", "load", "--min-partitions", "2", "--admin-url", "x", *_GIVEN],
+            "--min-partitions is of --peer ours",
+        ),
         (["--peer", "kafka", *_GIVEN], "invalid choice: 'kafka'"),
         (["--peer", "ours"], "--url, --topic, --output"),
     ],
@@ -217,7 +222,10 @@ def test_session_command_of_jvm_names_its_jar(
     options = worker.parse(words)
     assert (python, script) == (str(environments.python_of("spark-jvm")), str(ROOT / "benchmarks" / "spark_worker.py"))
     assert (options.peer, options.topic, options.jar) == ("jvm", ["a", "b"], str(jar))
-    assert worker.parse(sessions.command(sessions.PYTHON, broker, ["a"], tmp_path)[2:]).jar is None
+    own = worker.parse(sessions.command(sessions.PYTHON, broker, ["a"], tmp_path)[2:])
+    assert (own.jar, own.min_partitions) == (None, None)
+    split = worker.parse(sessions.command(sessions.SPLIT, broker, ["a"], tmp_path)[2:])
+    assert (split.min_partitions, split.admin_url) == (2, broker.admin_url)
 
 
 def test_session_environment_has_own_python(sessions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +253,7 @@ def test_figures_cold_is_the_whole_session(run: Any, sessions: Any) -> None:
     assert run.figures(case, [session(sessions, 4, wall=12)]) == {"wall": [12], "cpu": [24]}
 
 
-@pytest.mark.parametrize(("cold", "names"), [(False, ["jvm", "compiled"]), (True, ["jvm", "compiled", "load"])])
+@pytest.mark.parametrize(("cold", "names"), [(False, ["jvm", "split"]), (True, ["jvm", "load"])])
 def test_measure_sides_take_turns(
     run: Any, sessions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool, names: list[str]
 ) -> None:
@@ -259,7 +267,7 @@ def test_measure_sides_take_turns(
     monkeypatch.setattr(sessions, "run", called)
     monkeypatch.setattr(sessions, "fill", lambda broker, content: "filled")
     case = run.Case("any", run.Content(20_000, 100), {}, warm_up=2, reads=3, cold=cold)
-    sides = [sessions.JVM, sessions.COMPILED, sessions.LOAD]
+    sides = [sessions.JVM, sessions.SPLIT, sessions.LOAD]
     found = run.measure(case, sessions.Broker("", ""), sides, 2, 0.1, tmp_path)
     assert calls == [(name, 1 if cold else 5) for name in names] * 2
     assert {side.name: len(each) for side, each in found.items()} == dict.fromkeys(names, 2)
@@ -296,6 +304,10 @@ def test_case_scaled_keeps_the_kind(run: Any) -> None:
     case = run.Case("warm", run.Content(3_000_000, 100, 4, described=True), {})
     assert case.scaled(0.1) == run.Content(300_000, 100, 4, described=True)
     assert case.scaled(1e-9).rows == 1_000
+
+
+def test_case_split_has_one_partition_to_split(run: Any, sessions: Any) -> None:
+    assert [run.Case("", run.Content(1, 1, each), {}).has(sessions.SPLIT) for each in (0, 1, 4)] == [True, True, False]
 
 
 def test_chosen_by_a_part_of_the_name(run: Any) -> None:
