@@ -36,10 +36,3 @@ def test_session_reads_topics_in_turn(
     assert found.jvm_peak > found.python_peak > 20_000_000
     with pytest.raises(SystemExit, match="ours did not read what was published: rows is 2000 instead of 2001"):
         sessions.check(side, sessions.Content(2_001, 100), {**sessions.expected(contents[0])})
-
-
-@pytest.mark.spark
-def test_session_wrong_codec_ends_the_run(sessions: Any, broker: Broker, tmp_path: Path) -> None:
-    urls = sessions.Broker(broker.service_url, broker.admin_url)
-    with pytest.raises(SystemExit, match=r"compiled failed|The other codec is not there"):
-        sessions.run(sessions.Side("compiled", "ours", "spark", "other"), urls, ["absent"], [], tmp_path)

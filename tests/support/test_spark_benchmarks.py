@@ -239,6 +239,21 @@ def test_session_environment_has_own_python(sessions: Any, tmp_path: Path, monke
         assert not {"SPARK_HOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"} & set(env)
 
 
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("import sys; sys.exit('no such topic')", r"compiled failed:\n\nno such topic"),
+        ('print(\'{"codec": "python", "lost": 0}\')', "The compiled codec is not there; make it with dev/setup dev"),
+    ],
+)
+def test_session_that_fails_ends_the_run(
+    sessions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, error: str
+) -> None:
+    monkeypatch.setattr(sessions, "command", lambda *given: [sys.executable, "-c", program])
+    with pytest.raises(SystemExit, match=error):
+        sessions.run(sessions.COMPILED, sessions.Broker("", ""), ["a"], [], tmp_path)
+
+
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
