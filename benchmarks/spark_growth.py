@@ -1,7 +1,7 @@
 """Growth of Spark reads: cost per row and peak memory as rows, partitions and sizes of messages grow.
 
-Part of spark_run.py (--growth). Each point is a session of its own, which reads a small topic first and the point's
-topic then; only that read is measured. A cost per row that rises with the rows is a cost that depends on more than the
+Part of spark_run.py (--growth). Each point is a session of its own, which reads a small topic twice, so that there is a
+Python worker for each core, and the point's topic then; only that read is measured. A cost per row that rises with the rows is a cost that depends on more than the
 row; what a read costs whatever it reads is the cost per row of the first points. Memory is the peak of the largest
 Python process, which is a worker, and of the JVM.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import spark_sessions
 from spark_sessions import Broker, Content, Session, Side
 
-_WARM_UP = Content(100_000, 100, 1)
+_WARM_UP = Content(100_000, 100, 4)
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,10 @@ def run_all(options: argparse.Namespace, broker: Broker, sides: Sequence[Side], 
             found: dict[int, list[Session]] = {point: [] for point in contents}
             for _ in range(options.rounds):
                 for point, content in contents.items():
-                    both = [_WARM_UP, content]
-                    found[point].append(spark_sessions.run(side, broker, [warm_up, topics[point]], both, folder))
+                    reads = [_WARM_UP, _WARM_UP, content]
+                    found[point].append(
+                        spark_sessions.run(side, broker, [warm_up, warm_up, topics[point]], reads, folder)
+                    )
             print(table(series, side.name, contents, found), flush=True)
             kept.setdefault(series.name, {})[side.name] = {
                 point: [asdict(session) for session in sessions] for point, sessions in found.items()
