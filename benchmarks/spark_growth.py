@@ -1,9 +1,9 @@
 """Growth of Spark reads: cost per row and peak memory as rows, partitions and sizes of messages grow.
 
 Part of spark_run.py (--growth). Each point is a session of its own, which reads a small topic twice, so that there is a
-Python worker for each core, and the point's topic then; only that read is measured. A cost per row that rises with the rows is a cost that depends on more than the
-row; what a read costs whatever it reads is the cost per row of the first points. Memory is the peak of the largest
-Python process, which is a worker, and of the JVM.
+Python worker for each core, and the point's topic then; only that read is measured. A cost per row that rises with the
+rows is a cost that depends on more than the row; what a read costs whatever it reads is the cost per row of the first
+points. Memory is the peak of the largest Python process, which is a worker, and of the JVM.
 """
 
 from __future__ import annotations
