@@ -60,6 +60,8 @@ def test_pins_are_exact_and_name_no_host() -> None:
         "dev",
         "docs",
         "spark",
+        "spark-jvm",
+        "spark-official",
         "tables",
     ]
     for source in sources:
