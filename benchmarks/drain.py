@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import BROKER_METADATA_MAGIC
-from pulsar_native.wire.frames import CHECKSUM_MAGIC, encode_command
+from pulsar_native.wire.frames import CHECKSUM_MAGIC, FrameDecoder, encode_command
 
 _BUFFER_BYTES = 1024 * 1024
 # Of a frame, the sizes, the command and the metadata of its entry are within these many bytes.
 _HEAD_BYTES = 1024
-_SOCKET_SECONDS = 30
+_SOCKET_SECONDS = 60
 # More than any case has: the broker is never kept waiting.
 _PERMITS = 1_000_000_000
 _SIZES = struct.Struct(">II")
@@ -69,7 +69,9 @@ class MessageCounter:
         elif kind == _MESSAGE:
             self.messages += messages_of(data, position + _SIZES.unpack_from(data, start)[1])
         elif kind == _ERROR:
-            raise SystemExit(bytes(data[position : position + _SIZES.unpack_from(data, start)[1]]))
+            raise SystemExit(
+                f"the broker answered {bytes(data[position : position + _SIZES.unpack_from(data, start)[1]])!r}"
+            )
 
 
 def messages_of(data: memoryview, position: int) -> int:
@@ -85,17 +87,31 @@ def messages_of(data: memoryview, position: int) -> int:
 
 
 def connect(url: str, authority: str | None) -> socket.socket:
-    """Return a connection whose handshake was sent."""
+    """Return a connection whose handshake is done."""
     place = urlsplit(url)
     plain = socket.create_connection((place.hostname, place.port), _SOCKET_SECONDS)
     if place.scheme == "pulsar+ssl":
         plain = ssl.create_default_context(cafile=authority).wrap_socket(plain, server_hostname=place.hostname)
     plain.sendall(commands.connect(client_version="drain", method="none", auth_data=b"", proxy_to=None))
+    await_answers(plain, pb.BaseCommand.CONNECTED, 1)
     return plain
 
 
+def await_answers(connection: socket.socket, kind: int, count: int) -> None:
+    """Wait for responses of a kind; raises SystemExit on an error. There are no permits yet, so no messages arrive."""
+    decoder = FrameDecoder()
+    while count > 0:
+        data = connection.recv(_BUFFER_BYTES)
+        for frame in decoder.receive(data):
+            if frame.command.type == pb.BaseCommand.ERROR:
+                raise SystemExit(f"the broker answered {frame.command}")
+            count -= frame.command.type == kind
+        if not data:
+            raise SystemExit("the broker closed the connection")
+
+
 def subscribe(topic: str, number: int) -> bytes:
-    """Return the commands that subscribe from the topic's first message on, and grant permits."""
+    """Return the command that subscribes from the topic's first message on."""
     command = pb.CommandSubscribe(
         topic=topic,
         subscription=f"bench-{uuid.uuid4().hex}",
@@ -112,8 +128,10 @@ def subscribe(topic: str, number: int) -> bytes:
 
 def drain(connection: socket.socket, topics: list[str], count: int) -> None:
     """Read until as many messages have arrived; raises SystemExit if they do not."""
-    for number, topic in enumerate(topics):
-        connection.sendall(subscribe(topic, number) + commands.flow(number, _PERMITS))
+    connection.sendall(b"".join(subscribe(topic, number) for number, topic in enumerate(topics)))
+    # The broker ignores permits of a consumer that it has not made yet.
+    await_answers(connection, pb.BaseCommand.SUCCESS, len(topics))
+    connection.sendall(b"".join(commands.flow(number, _PERMITS) for number in range(len(topics))))
     buffer = bytearray(_BUFFER_BYTES)
     view, counter, answered = memoryview(buffer), MessageCounter(), 0
     while counter.messages < count:
