@@ -7,9 +7,9 @@ machine's speed meets both; the ratio is official ÷ ours of the medians, above 
 is user + system of the client's process, the steadier figure, because the broker shares the machine. Absolute figures
 are those of the machine that ran. With --impl both, our client runs twice, with its codec in plain Python and compiled
 (A B C A B C), and the last two figures are plain Python ÷ compiled. With --peer, others take turns too where they can
-run the case, on a line below: "java" is the Java client (java/Worker.java, its hot paths compiled by two unmeasured
-runs first), "drain" reads the socket and throws everything away (drain.py), the limit for receiving; their ratio is
-theirs ÷ ours. With --json all measurements are kept, for compare.py and goals.py.
+run the case, on a line below, their ratio being theirs ÷ ours: "java" is the Java client (java/Worker.java, its hot
+paths compiled by unmeasured runs of the same work first), "drain" reads the socket and throws everything away
+(drain.py), the limit for receiving. With --json all measurements are kept, for compare.py and goals.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from environments import pulsar_version  # noqa: E402
 
 _WORKER_SECONDS = 300
 _JAVA_OPTIONS = ("-Xmx1g",)
-_JAVA_WARM_UP = 2
+# Java's unmeasured runs: at least so many, and until so many messages were handled.
+_JAVA_WARM_UP_RUNS = 2
+_JAVA_WARM_UP_MESSAGES = 600_000
 PEERS = ("java", "drain")
 
 
@@ -163,7 +165,8 @@ def lines(name: str, runs: Runs) -> str:
     def figures(side: Side, above: Side, below: Side) -> str:
         walls = runs[side]["wall"]
         spread = (max(walls) - min(walls)) / statistics.median(walls)
-        return f"{wall[side]:>9.2f} us/m{wall[above] / wall[below]:>9.1f}{cpu[above] / cpu[below]:>9.1f}{spread:>9.0%}"
+        ratios = "".join(ratio(each[above] / each[below]) for each in (wall, cpu))
+        return f"{wall[side]:>9.2f} us/m{ratios}{spread:>9.0%}"
 
     text = f"{name:<30}{wall[OFFICIAL]:>9.2f} us/m" + "".join(figures(side, OFFICIAL, side) for side in ours)
     if len(ours) > 1:
@@ -173,6 +176,11 @@ def lines(name: str, runs: Runs) -> str:
         if side.peer in PEERS:
             text += f"\n{f'  {side.name} / {ours[-1].name}':<44}" + figures(side, side, ours[-1])
     return text
+
+
+def ratio(value: float) -> str:
+    """Return a ratio as a column of the table."""
+    return f"{value:>9.1f}" if value >= 0.995 else f"{value:>9.2f}"
 
 
 def _topic(case: Case, peer: str) -> str:
@@ -200,7 +208,7 @@ def _run(side: Side, action: str, case: Case, topic: str, broker: brokers.Standa
     request = {
         "peer": side.peer, "action": action, "topic": topic, "count": count, "size": case.size,
         "compression": case.compression, "batched": case.batched, "described": case.described,
-        "partitions": case.partitions, "consumers": case.consumers, "warmUp": _JAVA_WARM_UP,
+        "partitions": case.partitions, "consumers": case.consumers, "warmUp": _warm_up(count),
         "url": broker.service_url_tls if case.tls else broker.service_url,
         "authority": str(broker.certificates.authority) if case.tls else None,
     }  # fmt: skip
@@ -213,6 +221,10 @@ def _run(side: Side, action: str, case: Case, topic: str, broker: brokers.Standa
         raise SystemExit(f"{case.name} with {side.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+def _warm_up(count: int) -> int:
+    return max(_JAVA_WARM_UP_RUNS, min(10, _JAVA_WARM_UP_MESSAGES // count))
 
 
 def _program(side: Side) -> list[str]:

@@ -27,8 +27,8 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  * command line and the same last line, {@code {"wall": seconds, "cpu": seconds}}.
  *
  * <p>CPU is that of the whole process, the compiler's and the collector's threads included. The start of the JVM is not
- * measured, and the work is done unmeasured first, {@code warmUp} times with the same number of messages, so that the
- * hot paths are compiled: publishing to a topic of its own, receiving by a subscription of its own.
+ * measured, and the work is done unmeasured first, {@code warmUp} times with the same number of messages each, so
+ * that the hot paths are compiled: publishing to a topic of its own, receiving by a subscription of its own.
  */
 public final class Worker {
     private static final int PAYLOADS = 256;

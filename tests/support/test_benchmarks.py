@@ -164,7 +164,7 @@ def test_run_line_of_another_peer_is_theirs_by_ours() -> None:
     }
     first, second = run.lines("receive", runs).splitlines()
     assert first.split() == ["receive", "4.00", "us/m", "2.00", "us/m", "2.0", "6.0", "0%"]
-    assert second.split() == ["java", "/", "ours", "3.00", "us/m", "1.5", "0.5", "0%"]
+    assert second.split() == ["java", "/", "ours", "3.00", "us/m", "1.5", "0.50", "0%"]
 
 
 def message(count: int, payload: bytes, *, has_broker_metadata: bool = True) -> bytes:
