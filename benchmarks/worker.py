@@ -285,8 +285,9 @@ def listeners(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[],
         if next(arrivals) == request["count"]:
             done.set()
 
+    name, shared = f"bench-{uuid.uuid4().hex}", pulsar.ConsumerType.Shared
     kept = [
-        client.subscribe(request["topic"], "bench", pulsar.ConsumerType.Shared, message_listener=on_message)
+        client.subscribe(request["topic"], name, shared, message_listener=on_message)
         for _ in range(request["consumers"])
     ]
     own = {**request, "peer": "pulsar_native", "action": "fill-when-told"}
