@@ -1,7 +1,8 @@
 """Steps of the data path per message: in plain Python, or compiled where that is built.
 
-`Message` inherits its fields from here, so that creating one, `data()` and `message_id()` are compiled steps without a
-Python call; queues of messages and of acknowledgements, and methods of the APIs (`compiled_form`), are compiled, too.
+`Message`, its entry and the delivery inherit their fields from here, so that creating one, `data()` and `message_id()`
+are compiled steps without a Python call; the decoder of entries of one message, queues of messages and of
+acknowledgements, and methods of the APIs (`compiled_form`), are compiled, too.
 Plain Python is the reference. The choice is made at import, by the same environment variable as in `wire._impl`, which
 reports a wrong value of it. Rules: no I/O; nothing of the wire format; each method of a queue is one atomic step, since
 the APIs call them in any thread without a lock.
@@ -14,7 +15,7 @@ import importlib
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -93,6 +94,125 @@ class MessageFields:
 
     def __len__(self) -> int:
         return self._end - self._start
+
+
+class DeliveryFields:
+    """Ids, redelivery count, ack set and undecoded payload of a MESSAGE command."""
+
+    __slots__ = ("ack_words", "attachment", "entry_id", "ledger_id", "payload", "redelivery_count")
+
+    ack_words: Sequence[int] | None
+
+    def __init__(self, message: Any, payload: bytes, attachment: int) -> None:
+        data = message.message_id
+        self.ledger_id: int = data.ledgerId
+        self.entry_id: int = data.entryId
+        self.redelivery_count: int = message.redelivery_count
+        self.ack_words = tuple(message.ack_set) or None
+        self.payload = payload
+        # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
+        self.attachment = attachment
+
+
+class EntryFields:
+    """Attributes of a decoded entry."""
+
+    __slots__ = (
+        "batch_size",
+        "body",
+        "decryption_failed",
+        "entry_id",
+        "first_chunk",
+        "is_batch",
+        "ledger_id",
+        "parsed",
+        "partition",
+        "publish_time",
+        "redelivery_count",
+        "schema",
+        "topic",
+    )
+
+    def __init__(
+        self, parsed: Any, body: bytes, delivery: DeliveryFields, *, topic: str, partition: int, schema: Any
+    ) -> None:
+        self.parsed = parsed
+        self.body = body
+        self.ledger_id = delivery.ledger_id
+        self.entry_id = delivery.entry_id
+        self.redelivery_count = delivery.redelivery_count
+        self.is_batch: bool = parsed.is_batch
+        self.batch_size: int = parsed.num_messages if parsed.is_batch else 0
+        self.topic = topic
+        self.partition = partition
+        self.schema = schema
+        # Publish time by the producer's clock, ms since 1970.
+        self.publish_time: int = parsed.publish_time
+        self.first_chunk: MessageId | None = None
+        self.decryption_failed = False
+
+
+class SingleEntryDecoder:
+    """Decoder of entries of one message that need nothing but parsing: uncompressed, not encrypted, not a chunk.
+
+    `parse` is called with a payload and True, `place_of` with the body of a batch of one; both return None for what is
+    left to the usual decoder.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[bytes, bool], Any],
+        place_of: Callable[[bytes], tuple[int, int, int] | None],
+        entry_kind: Callable[..., Any],
+        kind: Callable[..., Any],
+        topic: str,
+        partition: int,
+        schema: Any,
+    ) -> None:
+        self._parse = parse
+        self._place_of = place_of
+        self._entry_kind = entry_kind
+        self._kind = kind
+        self._topic = topic
+        self._partition = partition
+        self._schema = schema
+
+    def decode(
+        self,
+        deliveries: deque[Any],
+        attachment: int,
+        after: tuple[int, int],
+        complete: Mapping[tuple[int, int], Any],
+        most: int,
+        most_bytes: int,
+    ) -> list[Any]:
+        """Remove deliveries from the left up to the first that is left to the usual decoder, and return their messages.
+
+        That is one of another attachment, up to the position `after`, or among the `complete` entries. At most `most`
+        messages, and none more when they have `most_bytes` payload bytes. Others may append deliveries concurrently.
+        """
+        messages: list[Any] = []
+        while deliveries and len(messages) < most and most_bytes > 0:
+            delivery = deliveries[0]
+            key = (delivery.ledger_id, delivery.entry_id)
+            if delivery.attachment != attachment or delivery.ack_words is not None or key <= after or key in complete:
+                break
+            parsed = self._parse(delivery.payload, True)
+            if parsed is None or parsed.num_messages != 1 or parsed.compression:
+                break
+            if parsed.is_encrypted or parsed.is_chunk or parsed.is_compacted:
+                break
+            body = bytes(parsed.body)
+            place = self._place_of(body) if parsed.is_batch else (0, 0, len(body))
+            if place is None:
+                break
+            deliveries.popleft()
+            entry = self._entry_kind(
+                parsed, body, delivery, topic=self._topic, partition=self._partition, schema=self._schema
+            )
+            messages.append(self._kind(entry, 0 if parsed.is_batch else -1, *place))
+            most_bytes -= place[2] - place[1]
+        return messages
 
 
 def make_messages(kind: type[M], entry: Any, first: int, stop: int, places: Iterable[tuple[int, int, int]]) -> list[M]:
@@ -190,7 +310,10 @@ class PendingAcks(deque[Any]):
         return runs
 
 
-_PYTHON = (MessageFields, make_messages, make_uniform_messages, MessageQueue, PendingAcks)
+_PYTHON = (
+    DeliveryFields, EntryFields, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
+    make_messages, make_uniform_messages,
+)  # fmt: skip
 _NAMES = tuple(each.__name__ for each in _PYTHON)
 
 
@@ -218,6 +341,7 @@ def compiled_form(reference: F) -> F:
 _compiled: Any = _chosen()
 is_compiled = _compiled is not None
 if not TYPE_CHECKING and is_compiled:
-    MessageFields, make_messages, make_uniform_messages, MessageQueue, PendingAcks = (
-        getattr(_compiled, name) for name in _NAMES
-    )
+    (
+        DeliveryFields, EntryFields, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
+        make_messages, make_uniform_messages,
+    ) = (getattr(_compiled, name) for name in _NAMES)  # fmt: skip

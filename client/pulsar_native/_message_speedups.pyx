@@ -2,7 +2,8 @@
 """`_message_fields` and the usual steps of the sync API, compiled; optional, and with the same behaviour.
 
 Rules: offsets come from the decoder, which has compared them with the body; slices are limited to it all the same. The
-type takes no part in garbage collection: a message refers to its entry and to numbers, and nothing refers back.
+types take no part in garbage collection: a message refers to its entry and to numbers, an entry to what was decoded,
+and nothing refers back.
 """
 
 cimport cython
@@ -19,6 +20,13 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         object (*tp_new)(PyTypeObject*, object, void*)
     void PyObject_GC_UnTrack(void*)
+    bint PyObject_IS_GC(object)
+
+
+cdef inline _untrack(object made):
+    # Of a subclass in Python every instance is tracked.
+    if PyObject_IS_GC(made):
+        PyObject_GC_UnTrack(<void*>made)
 
 
 @cython.no_gc
@@ -70,12 +78,124 @@ cdef class MessageFields:
         return self._end - self._start
 
 
+@cython.no_gc
+cdef class DeliveryFields:
+    """Ids, redelivery count, ack set and undecoded payload of a MESSAGE command."""
+
+    cdef readonly object ledger_id, entry_id, redelivery_count, ack_words, payload
+    cdef readonly Py_ssize_t attachment
+
+    def __init__(self, message, payload, Py_ssize_t attachment):
+        data = message.message_id
+        self.ledger_id = data.ledgerId
+        self.entry_id = data.entryId
+        self.redelivery_count = message.redelivery_count
+        words = message.ack_set
+        self.ack_words = tuple(words) if words else None
+        self.payload = payload
+        self.attachment = attachment
+        _untrack(self)
+
+
+@cython.no_gc
+cdef class EntryFields:
+    """Attributes of a decoded entry."""
+
+    cdef public object parsed, body, ledger_id, entry_id, redelivery_count, topic, partition, schema, publish_time
+    cdef public object first_chunk
+    cdef public bint is_batch, decryption_failed
+    cdef public Py_ssize_t batch_size
+
+    def __init__(self, parsed, body, DeliveryFields delivery not None, *, topic, partition, schema):
+        self._fill(parsed, body, delivery, parsed.is_batch, topic, partition, schema)
+        if self.is_batch:
+            self.batch_size = parsed.num_messages
+
+    cdef _fill(self, parsed, body, DeliveryFields delivery, bint is_batch, topic, partition, schema):
+        self.parsed = parsed
+        self.body = body
+        self.ledger_id = delivery.ledger_id
+        self.entry_id = delivery.entry_id
+        self.redelivery_count = delivery.redelivery_count
+        self.topic = topic
+        self.partition = partition
+        self.schema = schema
+        self.publish_time = parsed.publish_time
+        self.is_batch = is_batch
+        _untrack(self)
+
+
+cdef class SingleEntryDecoder:
+    """As `_message_fields.SingleEntryDecoder`."""
+
+    cdef object parse, place_of, topic, partition, schema
+    cdef type entry_kind, kind
+    cdef tuple nothing
+
+    def __init__(self, parse, place_of, type entry_kind not None, type kind not None, topic, partition, schema):
+        _check(kind)
+        if not issubclass(entry_kind, EntryFields):
+            raise TypeError(f"{entry_kind.__name__} is no kind of entry")
+        self.parse, self.place_of, self.entry_kind, self.kind = parse, place_of, entry_kind, kind
+        self.topic, self.partition, self.schema = topic, partition, schema
+        self.nothing = ()
+
+    def decode(
+        self,
+        deliveries,
+        Py_ssize_t attachment,
+        tuple after not None,
+        dict complete not None,
+        Py_ssize_t most,
+        Py_ssize_t most_bytes,
+    ):
+        """As `_message_fields.SingleEntryDecoder.decode`."""
+        cdef list messages = []
+        cdef DeliveryFields delivery
+        cdef EntryFields entry
+        cdef Py_ssize_t index, meta_start, start, end
+        cdef bint is_batch
+        take = deliveries.popleft
+        while deliveries and len(messages) < most and most_bytes > 0:
+            delivery = <DeliveryFields?>deliveries[0]
+            if delivery.attachment != attachment or delivery.ack_words is not None:
+                break
+            key = (delivery.ledger_id, delivery.entry_id)
+            if key <= after or key in complete:
+                break
+            parsed = self.parse(delivery.payload, True)
+            if parsed is None or parsed.num_messages != 1 or parsed.compression:
+                break
+            if parsed.is_encrypted or parsed.is_chunk or parsed.is_compacted:
+                break
+            body = parsed.body
+            if type(body) is not bytes:
+                body = bytes(body)
+            is_batch = parsed.is_batch
+            meta_start, start, end = 0, 0, PyBytes_GET_SIZE(body)
+            if is_batch:
+                place = self.place_of(body)
+                if place is None:
+                    break
+                meta_start, start, end = place
+            take()
+            entry = <EntryFields>(<PyTypeObject*>self.entry_kind).tp_new(
+                <PyTypeObject*>self.entry_kind, self.nothing, NULL
+            )
+            entry._fill(parsed, body, delivery, is_batch, self.topic, self.partition, self.schema)
+            index = -1
+            if is_batch:
+                entry.batch_size, index = 1, 0
+            messages.append(_make(self.kind, self.nothing, entry, index, meta_start, start, end))
+            most_bytes -= end - start
+        return messages
+
+
 cdef inline MessageFields _make(
     type kind, tuple nothing, object entry, Py_ssize_t index, Py_ssize_t meta_start, Py_ssize_t start, Py_ssize_t end
 ):
     cdef MessageFields made = <MessageFields>(<PyTypeObject*>kind).tp_new(<PyTypeObject*>kind, nothing, NULL)
-    # Of a subclass in Python every instance is tracked.
-    PyObject_GC_UnTrack(<void*>made)
+    _untrack(made)
     made.entry = entry
     made.batch_index = index
     made._meta_start = meta_start
@@ -383,10 +503,18 @@ cdef class PendingAcks:
 
 cdef inline MessageFields _prefetched(object api, object timeout_millis):
     """Return the next prefetched message; None where the method in Python is needed."""
+    cdef MessageFields message
     queue = api._prefetched
-    if type(queue) is MessageQueue and (timeout_millis is None or type(timeout_millis) is int):
-        return (<MessageQueue>queue)._take()
-    return None
+    if type(queue) is not MessageQueue or not (timeout_millis is None or type(timeout_millis) is int):
+        return None
+    message = (<MessageQueue>queue)._take()
+    if message is None and (<MessageQueue>queue).made:
+        try:
+            return (<MessageQueue>queue).made.popleft()
+        except IndexError:
+            # Another thread dequeued the last one.
+            return None
+    return message
 
 
 def receive(self, timeout_millis=None):

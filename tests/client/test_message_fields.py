@@ -7,10 +7,13 @@ import gc
 import importlib
 import importlib.util
 import inspect
+import os
 import random
 import struct
 import sys
 import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +25,13 @@ import environments
 import pulsar_native
 from pulsar_native import Consumer, Reader
 from pulsar_native import _message_fields as chosen
+from pulsar_native.enums import CompressionType
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.entry_decoder import StartFilter, decode, single_parser
+from pulsar_native.wire import _impl
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from support.entry_bytes import assemble, batch_entry, metadata_of, single_entry
 
 
 def plain() -> ModuleType:
@@ -292,6 +300,91 @@ def test_message_class_same_with_either_implementation() -> None:
             assert method.__doc__ and method.__doc__.startswith("Return the")
         assert copy.copy(message).data() == b"hello" and copy.copy(message).message_id() == message.message_id()
     assert Message[bytes] is not None
+
+
+# ---- entries of one message ---------------------------------------------------------------------------------------
+
+# Entries that need nothing but parsing, and all others.
+ORDINARY = {
+    "single": single_entry(b"hello", partition_key="k", event_time=5),
+    "empty": single_entry(b""),
+    "batch of one": batch_entry([b"hello"], singles=[{"properties": {"a": "b"}}]),
+    "with the broker's metadata": batch_entry([b"x"], broker=pb.BrokerEntryMetadata(broker_timestamp=5, index=9)),
+    "without checksum": assemble(metadata_of(), b"body", checksum=False),
+}
+OTHERS = {
+    "batch": batch_entry([b"one", b"two"]),
+    "compressed": single_entry(b"hello" * 9, compression=CompressionType.LZ4),
+    "encrypted": single_entry(b"hello", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]),
+    "chunk": single_entry(b"hello", uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=10),
+    "compacted out": batch_entry([b"hello"], compacted_out=[0]),
+    "compacted": batch_entry([b"hello"], compacted_batch_indexes=[0]),
+    "wrong checksum": single_entry(b"hello")[:-1] + b"O",
+    "no entry": b"damaged",
+    "body too short": assemble(metadata_of(num_messages_in_batch=1), b"\0\0\0\x05\x18\x05"),
+}
+
+
+@pytest.fixture(params=_impl.available())
+def singles(request: pytest.FixtureRequest, fields: ModuleType) -> Iterator[Any]:
+    """Give each decoder of entries of one message with each parser; its kinds of entry and message are its module's."""
+    _impl.select(request.param)
+    entry_kind: Any = type("EntryKind", (fields.EntryFields,), {"__slots__": ()})
+    yield fields.SingleEntryDecoder(single_parser(), _impl.only_place, entry_kind, kind_of(fields), "t", 2, None)
+    _impl.select(os.environ.get(_impl.VARIABLE) or None)
+
+
+def delivered(fields: ModuleType, payload: bytes, entry: int, *, words: Sequence[int] = (), attachment: int = 3) -> Any:
+    place = pb.MessageIdData(ledgerId=7, entryId=entry)
+    message = pb.CommandMessage(consumer_id=1, message_id=place, ack_set=words, redelivery_count=4)
+    return fields.DeliveryFields(message, payload, attachment)
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_single_entry_decoder_as_the_usual_one(fields: ModuleType, singles: Any, name: str) -> None:
+    queue = deque([delivered(fields, ORDINARY[name], number) for number in (5, 6)])
+    usual = decode(
+        delivered(chosen, ORDINARY[name], 6), topic="t", partition=2, schema=None, start=StartFilter(None, False),
+        missing=None, max_message_size=1 << 20, together=lambda *_: None,
+    )  # fmt: skip
+    assert usual is not None
+    wanted: Any = usual.messages()[0]
+    first, second = singles.decode(queue, 3, (7, 4), {}, 10, 100)
+    assert not queue and first.message_id() < second.message_id() == wanted.message_id()
+    assert second.message_id().batch_size() == wanted.message_id().batch_size()
+    assert (second.data(), len(second), second._meta_start) == (wanted.data(), len(wanted), wanted._meta_start)
+    for attribute in ("ledger_id", "entry_id", "redelivery_count", "is_batch", "batch_size", "topic", "partition",
+                      "schema", "publish_time", "first_chunk", "decryption_failed", "body"):  # fmt: skip
+        assert getattr(second.entry, attribute) == getattr(wanted.entry, attribute), attribute
+    parsed = wanted.entry.parsed
+    assert (second.entry.parsed.index, second.entry.parsed.metadata) == (parsed.index, parsed.metadata)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_single_entry_decoder_leaves_the_others(fields: ModuleType, singles: Any, name: str) -> None:
+    queue = deque(
+        [delivered(fields, ORDINARY["single"], 5), *(delivered(fields, OTHERS[name], number) for number in (6, 7))]
+    )
+    assert [message.data() for message in singles.decode(queue, 3, (7, 4), {}, 10, 100)] == [b"hello"]
+    assert [each.entry_id for each in queue] == [6, 7] and singles.decode(queue, 3, (7, 4), {}, 10, 100) == []
+
+
+def test_single_entry_decoder_limits(fields: ModuleType, singles: Any) -> None:
+    def left(*queued: Any, after: int = 4, most: int = 10, size: int = 100) -> list[int]:
+        queue = deque(queued)
+        messages = singles.decode(queue, 3, (7, after), {(7, 8): 1}, most, size)
+        assert len(messages) + len(queue) == len(queued)
+        return [each.entry_id for each in queue]
+
+    entries = [delivered(fields, ORDINARY["single"], number) for number in range(5, 10)]
+    assert left(*entries) == [8, 9], "acknowledged"
+    assert left(*entries, after=5) == [5, 6, 7, 8, 9]
+    assert left(*entries, most=2) == [7, 8, 9] and left(*entries, most=0) == [5, 6, 7, 8, 9]
+    # Of five bytes each: none more when there are so many.
+    assert left(*entries, size=5) == [6, 7, 8, 9] and left(*entries, size=6) == [7, 8, 9]
+    assert left(entries[0], delivered(fields, ORDINARY["single"], 6, attachment=2)) == [6]
+    assert left(entries[0], delivered(fields, ORDINARY["batch of one"], 6, words=[1])) == [6]
+    assert left() == []
 
 
 def test_messages_are_freed_with_their_entry() -> None:

@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.protocol.data_keys import KeyWanted
-from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
+from pulsar_native.protocol.entry_decoder import (
+    Corrupt,
+    Decoded,
+    Delivery,
+    StartFilter,
+    Undecryptable,
+    decode,
+    single_entry_decoder,
+)
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 from pulsar_native.wire.frames import FrameDecoder
@@ -31,6 +40,7 @@ class PlainDecoding:
         self.key_missing = False
         self.undecodable: list[EntryKey] = []
         self.counted = 0
+        self._singles = single_entry_decoder(TOPIC, -1, None)
 
     def is_acknowledged(self, key: EntryKey) -> bool:
         return key in self.acknowledged
@@ -48,6 +58,16 @@ class PlainDecoding:
             max_message_size=1 << 20,
             together=lambda *_: None,
         )
+
+    def decode_singles(
+        self, deliveries: deque[Delivery], attachment: int, start: StartFilter, most: int, most_bytes: int
+    ) -> list[Message]:
+        if self.key_missing:
+            return []
+        done = dict.fromkeys(self.acknowledged | self.redirected)
+        messages = self._singles.decode(deliveries, attachment, start.covered_to, done, most, most_bytes)
+        self.counted += len(messages)
+        return messages
 
     def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
         self.undecodable.append((delivery.ledger_id, delivery.entry_id))

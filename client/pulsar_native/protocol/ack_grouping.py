@@ -9,12 +9,15 @@ Not thread-safe: the engine holds the consumer's lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pulsar_native.wire.commands import AckItem
 from pulsar_native.wire.entry import EntryKey
 
 _WORD = (1 << 64) - 1
+NO_ENTRY: EntryKey = (-1, -1)
+"""Position before every entry."""
+
 # All messages of a batch of unknown size.
 _ALL = -1
 
@@ -81,6 +84,17 @@ class AckGroup:
             return True
         return self._cumulative_sent is not None and entry <= self._cumulative_sent
 
+    @property
+    def covered_to(self) -> EntryKey:
+        """Entry up to which a cumulative acknowledgement reaches, `NO_ENTRY` when there is none."""
+        last, sent = self._cumulative, self._cumulative_sent
+        return max(NO_ENTRY if last is None else last[:2], sent or NO_ENTRY)
+
+    @property
+    def complete(self) -> Mapping[EntryKey, int]:
+        """Whole entries that were acknowledged individually and are not sent yet."""
+        return self._complete
+
     def partial(self, entry: EntryKey) -> int | None:
         """Return the bit set of a partly acknowledged entry's open messages, None when it is unknown."""
         known = self._partial.get(entry)
@@ -128,6 +142,13 @@ class AckGroup:
         if self._batch_index and size:
             self._partial_dirty[entry] = None
         return False
+
+    def add_whole(self, entry: EntryKey, batch_size: int) -> bool:
+        """Acknowledge a whole entry; return False, and do nothing, if some of its messages were acknowledged before."""
+        if entry in self._partial:
+            return False
+        self._complete.setdefault(entry, batch_size or 1)
+        return True
 
     def _open(self, entry: EntryKey, batch_size: int) -> tuple[int, int, int]:
         bits, size, opened = self._partial.get(entry, (_ALL, 0, _ALL))

@@ -36,8 +36,9 @@ from pulsar_native.wire.entry import EntryKey, parse_entry
 
 Arriving = Callable[[list[Message]], list[Message]]
 """Function that interceptors see arriving messages with; returns those to queue."""
-# Entries of one message each that are decoded ahead of their dequeuing: their number, and the bytes at which it ends.
-_AHEAD_ENTRIES = 32
+# Entries of at most `_FEW` messages are decoded ahead of their dequeuing, up to this number of messages and bytes.
+_FEW = 8
+_AHEAD_MESSAGES = 128
 _AHEAD_BYTES = 128 * 1024
 Slice = tuple[ReceivedEntry, Sequence[int]]
 """Messages of one entry, by their indexes in it."""
@@ -54,6 +55,11 @@ class Decoding(Protocol):
 
         Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
         """
+
+    def decode_singles(
+        self, deliveries: deque[Delivery], attachment: int, start: StartFilter, most: int, most_bytes: int
+    ) -> list[Message]:
+        """Remove and decode entries of one message, up to the first that needs more than parsing; may return none."""
 
     def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
         """Handle an undecodable delivery and return its permits."""
@@ -135,7 +141,8 @@ class ConsumerCore:
     def is_outdated(self, message: pb.CommandMessage) -> bool:
         """Return True for a delivery sent before the last request to redeliver everything: it follows again."""
         self.newest = message.message_id
-        return message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
+        # Asked for each delivery: without such a request there is nothing to compare.
+        return bool(self.epoch) and message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
 
     def return_outdated(self, message: pb.CommandMessage, payload: bytes) -> None:
         """Return the permits of an outdated delivery."""
@@ -197,10 +204,10 @@ class ConsumerCore:
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
+            if prefetch and decoded.wanted <= _FEW and self._prefetches_entries:
+                return self._dequeue_few(decoded, min(prefetch, _AHEAD_MESSAGES))
             if decoded.is_whole_batch:
                 return self._dequeue_from_batch(decoded, first, prefetch)
-            if prefetch and decoded.places is None and self._prefetches_entries:
-                return self._dequeue_single(decoded, min(prefetch, _AHEAD_ENTRIES))
             self._open_cut()
         message = self._messages.popleft()
         self._position.last_message = message
@@ -226,19 +233,28 @@ class ConsumerCore:
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
-    def _dequeue_single(self, decoded: Decoded, most: int) -> Message:
-        """Return the message of an unbatched entry, and prefetch those of unbatched entries behind it."""
-        (message,) = decoded.messages()
+    def _dequeue_few(self, decoded: Decoded, most: int) -> Message:
+        """Return the next message of an entry of few messages, and prefetch the others and such entries behind it."""
+        assert self._cut_at is not None
+        ahead = decoded.messages_from(self._cut_at)
         self._cut_at = None
+        message = ahead.pop(0)
         self._position.last_message = message
         self.permits.count(1)
-        ahead: list[Message] = []
-        size = len(message)
-        while len(ahead) < min(most, self._left_before_permits()) and size < _AHEAD_BYTES and self._decode_next():
+        size = decoded.payload_bytes()
+        while len(ahead) < min(most, self._left_before_permits()) and size < _AHEAD_BYTES:
+            fitting = min(most, self._left_before_permits()) - len(ahead)
+            singles = self._decode_singles(fitting, _AHEAD_BYTES - size)
+            if singles:
+                ahead += singles
+                size += sum(map(len, singles))
+                continue
+            if not self._decode_next():
+                break
             following = self._decoded
             if following is None:
                 continue
-            if following.places is not None:
+            if following.wanted > _FEW:
                 self._cut_at = 0
                 break
             ahead += following.messages()
@@ -250,6 +266,16 @@ class ConsumerCore:
         if ahead:
             self.prefetch.fill(ahead)
         return message
+
+    def _decode_singles(self, most: int, most_bytes: int) -> list[Message]:
+        """Decode entries of one message each as far as they need nothing else, and return their messages."""
+        position = self._position
+        messages = self._decoding.decode_singles(self._deliveries, self.attachment, position.filter, most, most_bytes)
+        if messages:
+            self._decoded = None
+            entry = messages[-1].entry
+            position.last_decoded = (entry.ledger_id, entry.entry_id)
+        return messages
 
     def _left_before_permits(self) -> int:
         """Return how many messages can be dequeued without making permits due."""
@@ -582,10 +608,13 @@ class ConsumerCore:
 
     def size_of(self, key: EntryKey) -> int:
         """Return the batch size if the entry is the one being dequeued, else 0."""
-        last = self._position.last_message
-        if self._arriving is not None and last is not None:
-            # Later entries may be decoded already.
-            entry = last.entry
-            return entry.batch_size if (entry.ledger_id, entry.entry_id) == key else 0
         decoded = self._decoded
-        return decoded.entry.batch_size if decoded is not None and decoded.entry.key == key else 0
+        # With interceptors later entries may be decoded already.
+        if self._arriving is None and decoded is not None and decoded.entry.key == key:
+            return decoded.entry.batch_size
+        # Of entries that were decoded together, the one of the last dequeued message.
+        self.count_dequeued()
+        last = self._position.last_message
+        if last is None or (last.entry.ledger_id, last.entry.entry_id) != key:
+            return 0
+        return last.entry.batch_size

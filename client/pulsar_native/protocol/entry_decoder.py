@@ -8,17 +8,26 @@ the asyncio API.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from itertools import pairwise
 from typing import Any, Protocol, overload
 
-from pulsar_native._message_fields import MessageQueue, SingleFields, make_messages, make_uniform_messages
+from pulsar_native._message_fields import (
+    DeliveryFields,
+    EntryFields,
+    MessageQueue,
+    SingleEntryDecoder,
+    SingleFields,
+    make_messages,
+    make_uniform_messages,
+)
 from pulsar_native.crypto import EncryptionContext
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.ack_grouping import AckGroup, bits_of
+from pulsar_native.protocol.ack_grouping import NO_ENTRY, AckGroup, bits_of
 from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, KeyWanted, context_of
 from pulsar_native.protocol.unacked_tracker import UnackedMessageRedeliveryTracker
@@ -52,20 +61,10 @@ class Undecryptable(Exception):
         self.permits = permits
 
 
-class Delivery:
+class Delivery(DeliveryFields):
     """MESSAGE command as received: ids, redelivery count, ack set, and the undecoded payload."""
 
-    __slots__ = ("ack_words", "attachment", "entry_id", "ledger_id", "payload", "redelivery_count")
-
-    def __init__(self, message: pb.CommandMessage, payload: bytes, attachment: int) -> None:
-        data = message.message_id
-        self.ledger_id = data.ledgerId
-        self.entry_id = data.entryId
-        self.redelivery_count = message.redelivery_count
-        self.ack_words: Sequence[int] | None = tuple(message.ack_set) or None
-        self.payload = payload
-        # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
-        self.attachment = attachment
+    __slots__ = ()
 
     def cost(self, count: int) -> int:
         """Return how many permits it cost, with `count` messages: of a partly acknowledged batch only the open ones."""
@@ -79,42 +78,12 @@ class Delivery:
             return 1
 
 
-class ReceivedEntry:
+class ReceivedEntry(EntryFields):
     """Decoded entry, shared by its messages, which read their fields from it."""
 
-    __slots__ = (
-        "batch_size",
-        "body",
-        "decryption_failed",
-        "entry_id",
-        "first_chunk",
-        "is_batch",
-        "ledger_id",
-        "parsed",
-        "partition",
-        "publish_time",
-        "redelivery_count",
-        "schema",
-        "topic",
-    )
+    __slots__ = ()
 
-    def __init__(
-        self, parsed: ParsedEntry, body: bytes, delivery: Delivery, *, topic: str, partition: int, schema: Any
-    ) -> None:
-        self.parsed = parsed
-        self.body = body
-        self.ledger_id = delivery.ledger_id
-        self.entry_id = delivery.entry_id
-        self.redelivery_count = delivery.redelivery_count
-        self.is_batch = parsed.is_batch
-        self.batch_size = parsed.num_messages if parsed.is_batch else 0
-        self.topic = topic
-        self.partition = partition
-        self.schema = schema
-        # Publish time by the producer's clock, ms since 1970.
-        self.publish_time = parsed.publish_time
-        self.first_chunk: MessageId | None = None
-        self.decryption_failed = False
+    parsed: ParsedEntry
 
     @property
     def encryption_context(self) -> EncryptionContext | None:
@@ -224,6 +193,11 @@ def _spans_of(body: bytes, count: int) -> MessageSpans:
     return split_batch(body, count) if uniform is None else UniformSpans(count, *uniform)
 
 
+def _kind_of(schema: Any) -> type[Message]:
+    """Return the class of messages whose values a schema decodes."""
+    return KeyedMessage if getattr(schema, "takes_key", False) else Message
+
+
 class Decoded:
     """Decoding result of a delivery: the entry, and which of its messages are to be delivered."""
 
@@ -270,7 +244,7 @@ class Decoded:
         return message
 
     def _kind(self) -> type[Message]:
-        return KeyedMessage if getattr(self.entry.schema, "takes_key", False) else Message
+        return _kind_of(self.entry.schema)
 
     @property
     def is_whole_batch(self) -> bool:
@@ -325,6 +299,11 @@ class StartFilter:
         self._key = (start.ledger_id(), start.entry_id()) if known and start is not None else None
         self._batch_index = start.batch_index() if start is not None else -1
         self._inclusive = inclusive
+
+    @property
+    def covered_to(self) -> EntryKey:
+        """Entry behind which no message is filtered out."""
+        return self._key or NO_ENTRY
 
     def first_index(self, key: tuple[int, int], count: int) -> int:
         """Return the index of the entry's first message at or behind the start, `count` when there is none."""
@@ -390,6 +369,14 @@ def decode(
     skip = _skipped(entry, delivery, places, first, missing)
     wanted = permits if skip is None else skip.count(0)
     return Decoded(entry, places, wanted, skip)
+
+
+def _parsed(payload: bytes, verify: bool) -> ParsedEntry | None:
+    """Return the parsed entry, None for an unreadable one."""
+    try:
+        return parse_entry(payload, verify)
+    except PulsarException:
+        return None
 
 
 def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
@@ -478,6 +465,18 @@ def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
     return may_be_compacted(body, places) if isinstance(places, list) else places.may_be_compacted
 
 
+def single_parser() -> Callable[[bytes, bool], Any]:
+    """Return the parser of a `SingleEntryDecoder`: it returns None for what it cannot read."""
+    return _parsed if _impl.name == "python" else _impl.scan_entry
+
+
+def single_entry_decoder(topic: str, partition: int, schema: Any) -> SingleEntryDecoder:
+    """Return a decoder of the entries of one message that need nothing but parsing."""
+    return SingleEntryDecoder(
+        single_parser(), _impl.only_place, ReceivedEntry, _kind_of(schema), topic, partition, schema
+    )
+
+
 class EntryAcks(Protocol):
     """Acknowledgements of a consumer: those grouped, and those the application has appended without a lock."""
 
@@ -549,6 +548,7 @@ class EntryDecoder:
         self._dead_letters = dead_letters
         self._recorder = recorder
         self._max_message_size = max_message_size
+        self._singles = single_entry_decoder(topic, partition, schema)
         self.on_undecodable = undecodable.on_undecodable
         self.fetch_key = undecodable.fetch_key
 
@@ -578,6 +578,23 @@ class EntryDecoder:
         if decoded is not None and decoded.entry.is_batch and (missing is not None or delivery.ack_words is not None):
             self._compare_acks(delivery, decoded, missing)
         return decoded
+
+    def decode_singles(
+        self, deliveries: deque[Delivery], attachment: int, start: StartFilter, most: int, most_bytes: int
+    ) -> list[Message]:
+        """Remove and decode entries of one message, up to the first that needs more than parsing; may return none.
+
+        At most `most` messages, and none more when they have `most_bytes` payload bytes.
+        """
+        if self._dead_letters is not None or self._acks.late is not None:
+            return []
+        if self._fast_path:
+            self._acks.catch_up()
+        after = max(self._group.covered_to, start.covered_to)
+        messages = self._singles.decode(deliveries, attachment, after, self._group.complete, most, most_bytes)
+        if self._recorder is not None and messages:
+            self._recorder.received(len(messages), sum(map(len, messages)))
+        return messages
 
     def _compare_acks(self, delivery: Delivery, decoded: Decoded, missing: int | None) -> None:
         """Compare the ack states of a batch at the broker and here."""

@@ -41,6 +41,11 @@ def _no_spans(body: bytes, count: int) -> Spans | None:
     return None
 
 
+def _no_ids(items: list[Any]) -> bytes | None:
+    """Return None: plain Python encodes ids with the protobuf runtime."""
+    return None
+
+
 def _join(parts: list[Any]) -> bytes:
     return b"".join(parts)
 
@@ -51,6 +56,7 @@ name = "python"
 split_batch = codec.split_batch
 payload_bytes = codec.payload_bytes
 may_be_compacted = codec.may_be_compacted
+only_place = codec.only_place
 encode_batch = codec.encode_batch
 encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
@@ -66,16 +72,20 @@ cut_messages = _nothing_cut
 scan_entry = _not_scanned_entry
 # Offsets of a batch's messages, packed.
 scan_spans = _no_spans
+# Ids of an acknowledgement as its repeated field, None where one has an ack set.
+encode_ack_ids = _no_ids
 
 
 FUNCTIONS = (
     "cut_messages",
     "decode_message_id",
+    "encode_ack_ids",
     "encode_batch",
     "encode_message_id",
     "encode_single_fields",
     "join_parts",
     "may_be_compacted",
+    "only_place",
     "payload_bytes",
     "scan_batch",
     "scan_entry",

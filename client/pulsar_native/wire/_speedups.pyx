@@ -268,6 +268,22 @@ def scan_spans(body, Py_ssize_t count):
     return made
 
 
+def only_place(body):
+    """As `codec.only_place`, but checks the metadata only."""
+    if type(body) is not bytes:
+        return codec.only_place(body)
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
+    cdef Py_ssize_t payload = _metadata(data, 0, PyBytes_GET_SIZE(body))
+    cdef Py_ssize_t stop = -1 if payload < 0 else _payload_end(data, 4, payload, PyBytes_GET_SIZE(body))
+    cdef Py_ssize_t at
+    if stop < 0:
+        return None
+    for at in range(4, payload - 1):
+        if data[at] == _COMPACTED_OUT and data[at + 1] == 1:
+            return None
+    return 4, payload, stop
+
+
 def payload_bytes(list places not None):
     """As `codec.payload_bytes`."""
     cdef Py_ssize_t total = 0, start, end
@@ -828,6 +844,32 @@ def decode_message_id(bytes data not None, topic):
     made._topic = topic
     made._first_chunk = None
     return made
+
+
+def encode_ack_ids(list items not None):
+    """Return the ids of an acknowledgement as its field `message_id`; None where one has an ack set."""
+    cdef Py_ssize_t count = len(items), size
+    # Of an id: its tag and size, and two fields of at most eleven bytes.
+    cdef uint8_t* room = <uint8_t*>malloc(<size_t>(count * 24 + 1))
+    cdef uint8_t* to = room
+    cdef uint8_t* begin
+    if room == NULL:
+        raise MemoryError
+    try:
+        for ledger, entry, words in items:
+            if words is not None:
+                return None
+            begin = to
+            to = begin + 2
+            to[0] = 0x08
+            to = _put(to + 1, <uint64_t>PyLong_AsUnsignedLongLongMask(ledger))
+            to[0] = 0x10
+            to = _put(to + 1, <uint64_t>PyLong_AsUnsignedLongLongMask(entry))
+            size = to - begin - 2
+            begin[0], begin[1] = 0x1A, <uint8_t>size
+        return PyBytes_FromStringAndSize(<char*>room, to - room)
+    finally:
+        free(room)
 
 
 # ---- MESSAGE frames and entries --------------------------------------------------------------------------------------

@@ -277,6 +277,15 @@ def may_be_compacted(body: bytes, places: list[tuple[int, int, int]]) -> bool:
     return COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
 
 
+def only_place(body: bytes) -> tuple[int, int, int] | None:
+    """Return the offsets of the message of a batch of one; None if they do not fit or it may be compacted out. Pure."""
+    try:
+        places = split_batch(body, 1)
+    except InvalidMessage:
+        return None
+    return None if may_be_compacted(body, places) else places[0]
+
+
 def same_size(body: bytes, count: int) -> tuple[int, int] | None:
     """Return the sizes of metadata and payload if the first `count` messages of a batch have them in common. Pure.
 

@@ -84,6 +84,15 @@ class AckModel(RuleBasedStateMachine):
         assert complete
         self.due |= set(places(key))
 
+    @rule(key=keys)
+    def acknowledge_a_whole_entry(self, key: Key) -> None:
+        known = self.group.partial(key)
+        added = self.group.add_whole(key, SIZES[key])
+        assert added is (known is None)
+        if added:
+            self.acked |= set(places(key))
+            self.due |= set(places(key))
+
     @rule(key=keys, data=st.data())
     def acknowledge_by_an_id_without_size(self, key: Key, data: st.DataObject) -> None:
         self._acknowledge(key, self._index(data, key), 0)
@@ -159,6 +168,7 @@ class AckModel(RuleBasedStateMachine):
         for key in KEYS:
             if self.group.covers(key):
                 assert set(places(key)) <= self.acked
+                assert key in self.group.complete or key <= self.group.covered_to
             if self.sent_up_to is not None and key <= self.sent_up_to:
                 assert self.group.covers(key)
             bits = self.group.partial(key)

@@ -18,7 +18,7 @@ from pulsar_native.enums import (
 from pulsar_native.exceptions import IncompatibleSchema, PulsarException, TopicNotFound, UnknownError
 from pulsar_native.message_id import MessageId
 from pulsar_native.txn_id import TxnId
-from pulsar_native.wire import commands
+from pulsar_native.wire import _impl, commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
@@ -226,6 +226,22 @@ def test_flow() -> None:
         # The broker closes the connection on it.
         with pytest.raises(ValueError, match="at least one permit"):
             commands.flow(3, wrong)
+
+
+@pytest.mark.usefixtures("implementation")
+@given(st.lists(st.tuples(st.integers(-2, MAXU), st.integers(-2, MAXU))), st.booleans())
+def test_ack_ids_as_protobuf_writes_them(entries: list[tuple[int, int]], words: bool) -> None:
+    items = [(ledger, entry, None) for ledger, entry in entries]
+    wanted = [pb.MessageIdData(ledgerId=ledger & MAXU, entryId=entry & MAXU) for ledger, entry in entries]
+    if words:
+        wanted.append(pb.MessageIdData(ledgerId=7, entryId=8, ack_set=[5, -1]))
+    every = [*items, (7, 8, [5, -1])] if words else items
+    assert list(read(commands.ack(3, iter(every), cumulative=False)).ack.message_id) == wanted
+    encoded = _impl.encode_ack_ids(list(every))
+    if _impl.name == "python" or words:
+        assert encoded is None
+    else:
+        assert encoded == pb.CommandAck(message_id=wanted).SerializePartialToString()
 
 
 def test_ack() -> None:

@@ -185,7 +185,13 @@ class AckGroupingTracker:
     def _gather_fast_path(self) -> None:
         """Move the fast path into the group, the messages of an entry together. Called under the lock."""
         # Messages appended meanwhile wait for the next time. Only this method removes any.
+        elsewhere = self._chunks.delivered or self._refused or self.unacked is not None or self._has_more_to_forget
+        add_whole = self._group.add_whole if self._stored and not elsewhere else None
         for entry, first, count, indexes in self.fast_path.take_runs():
+            whole = first < 0 or (first == 0 and indexes is None and count == entry.batch_size)
+            key = (entry.ledger_id, entry.entry_id)
+            if whole and add_whole is not None and add_whole(key, entry.batch_size):
+                continue
             several = 0
             if count > 1 and first >= 0:
                 if indexes is None:
@@ -193,7 +199,7 @@ class AckGroupingTracker:
                 else:
                     for index in indexes:
                         several |= 1 << index
-            self._add((entry.ledger_id, entry.entry_id), first, entry.batch_size, several)
+            self._add(key, first, entry.batch_size, several)
 
     def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
         """Acknowledge one message; with receipts `done` is called with the broker's response."""

@@ -254,7 +254,9 @@ class MultiTopicsConsumer:
         return any(child.state in (State.CLOSED, State.FAILED) for child in self.children)
 
     def _wake_first(self) -> None:
-        # No waiter, or the last one has gone: there is nobody to wake.
+        if not self._waiters:
+            return
+        # The last one may go meanwhile: there is nobody to wake then.
         with contextlib.suppress(IndexError):
             self._waiters[0]()
 

@@ -212,24 +212,42 @@ async def test_prefetch_several_topics_in_turns(fake: FakeBroker, cores: Cores, 
 
 
 @pytest.mark.asyncio
-async def test_prefetch_unbatched_entries_together(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
-    consumer = await subscribed(cores(fake.url), receiver_queue_size=100)
+async def test_prefetch_small_entries_together(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=400)
     application, child = Application(consumer), consumer.children[0]
-    singles = [delivery(0, single_entry(b"%d" % number), number) for number in range(60)]
-    fake.peers[-1].send(*singles, delivery(0, batch(60, 5), 60))
-    await until(lambda: child.queued_messages() == 65)
-    assert await application.taken(1) == [0] and len(application.prefetch) == 32
-    assert await application.taken(32) == list(range(1, 33)) and not application.prefetch
-    # The next ones up to the permits that are due with message 50, which is dequeued by itself.
-    assert await application.taken(1) == [33] and len(application.prefetch) == 15
-    assert await application.taken(15) == list(range(34, 49))
-    assert permits(fake) == [100]
-    assert await application.taken(1) == [49]
+    singles = [delivery(0, single_entry(b"%d" % number), number) for number in range(150)]
+    fake.peers[-1].send(*singles, delivery(0, batch(150, 3), 150), delivery(0, batch(153, 1), 151))
+    fake.peers[-1].send(*[delivery(0, single_entry(b"%d" % number), number) for number in range(154, 200)])
+    # More than a few: no entry is decoded together with it.
+    fake.peers[-1].send(delivery(0, batch(200, 50), 200))
+    await until(lambda: child.queued_messages() == 250)
+    assert await application.taken(1) == [0] and len(application.prefetch) == 128
+    assert await application.taken(128) == list(range(1, 129)) and not application.prefetch
+    # The next ones up to the permits that are due with message 199, which is dequeued by itself.
+    assert await application.taken(1) == [129] and len(application.prefetch) == 69
+    assert await application.taken(69) == list(range(130, 199))
+    assert permits(fake) == [400]
+    assert await application.taken(1) == [199]
     await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
-    assert await application.taken(2) == [50, 51]
+    assert await application.taken(2) == [200, 201]
     (place,) = consumer.dequeued_ids()
-    assert (place.entry_id(), place.batch_index()) == (51, -1)
-    assert child.queued_messages() == 13 and await application.taken(13) == list(range(52, 65))
+    assert (place.entry_id(), place.batch_index()) == (200, 1)
+    assert child.queued_messages() == 48 and await application.taken(48) == list(range(202, 250))
+
+
+@pytest.mark.asyncio
+async def test_prefetch_small_entries_ack_by_bare_id(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url))
+    application, child = Application(consumer), consumer.children[0]
+    fake.peers[-1].send(*[delivery(0, batch(3 * number, 3), number) for number in range(4)])
+    await until(lambda: child.queued_messages() == 12)
+    assert await application.taken(6) == list(range(6)) and len(application.prefetch) == 6
+    # Created elsewhere, the id has no batch size: that of the entry being dequeued is known, though later ones are
+    # decoded.
+    consumer.acknowledge_cumulative(MessageId(-1, 1, 1, 2))
+    child.acks.flush()
+    (ack,) = [each.command.ack for each in await asyncio.to_thread(fake.wait, Kind.ACK)]
+    assert [(place.entryId, list(place.ack_set)) for place in ack.message_id] == [(1, [])]
 
 
 @pytest.mark.asyncio
