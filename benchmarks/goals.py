@@ -1,9 +1,9 @@
 """Wanted and measured: each goal for the client's speed beside the ratio that was measured, as a Markdown table.
 
 Usage: make bench-goals, or benchmarks/goals.py [--bench FILE] [--latency FILE] [--write PAGE]. Reads what run.py
-(--impl both --peer java) and latency.py wrote; with --write the table replaces the one between the marks of the page. A
-goal is a ratio of medians, official ÷ ours; one that holds for several cases is held by the lowest of them. What was
-not measured has a dash.
+(--impl both --peer java --peer drain) and latency.py wrote. A goal is a ratio of medians, official ÷ ours; one that
+holds for several cases is held by the lowest of them. What was not measured has a dash. A second table shows the Java
+client and the drain beside ours. With --write the tables replace those between the marks of the page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- goals: begin -->", "<!-- goals: end -->"
 ROOT = Path(__file__).resolve().parent.parent
 Pair = tuple[float | None, float | None]
 """A figure for the compiled modules, and one for plain Python."""
@@ -115,12 +114,10 @@ def shown(number: float | None) -> str:
     return f"{number:.0f}" if number >= 9.95 else f"{number:.1f}" if number >= 0.995 else f"{number:.2f}"
 
 
-def pair(figures: Pair) -> str:
-    """Return a pair as text: compiled, and plain Python in brackets."""
+def pair(figures: Pair, wanted: Pair) -> str:
+    """Return a pair as text: compiled, and plain Python in brackets where something is wanted of it."""
     compiled, python = figures
-    if python is None:
-        return shown(compiled)
-    return f"{shown(compiled)} ({shown(python)})"
+    return shown(compiled) if wanted[1] is None else f"{shown(compiled)} ({shown(python)})"
 
 
 def missed(wanted: Pair, found: Pair) -> list[str]:
@@ -141,7 +138,7 @@ def row(goal: Goal, cases: Cases) -> str:
         # Only what a goal is about.
         relevant = (found[0] if wanted[0] else None, found[1] if wanted[1] else None)
         is_measured = is_measured or relevant != NONE
-        cells += [pair(wanted), pair(relevant)]
+        cells += [pair(wanted, wanted), pair(relevant, wanted)]
         below += [f"{name} {each}" for each in missed(wanted, relevant)]
     return f"| {' | '.join(cells)} | {_verdict(is_measured, below)} |"
 
@@ -180,30 +177,49 @@ def table(cases: Cases, latency: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def replaced(page: str, text: str) -> str:
-    """Return the page with the text between its marks; raises ValueError if it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def peers_table(cases: Cases) -> str:
+    """Return the ratios of the Java client and the drain to ours, compiled where it was, of all cases they ran."""
+    lines = [
+        "| workload | Java ÷ ours, CPU | wall | drain ÷ ours, CPU | wall |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, case in cases.items():
+        if "java" in case or "drain" in case:
+            goals = (Goal(name, (name,), peer=peer) for peer in ("java", "drain"))
+            figures = [measured(goal, cases, what)[0] for goal in goals for what in ("cpu", "wall")]
+            lines.append(f"| {' | '.join([name, *map(shown, figures)])} |")
+    return "\n".join(lines)
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """Return the page with the text between the marks of that name; raises ValueError if it has none."""
+    first, last = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} with {END} after it")
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+        raise ValueError(f"the page has no {first} with {last} after it")
+    return f"{before}{first}\n{text}\n{last}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, or write it into a page."""
+    """Print the tables, or write them into a page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--bench", type=Path, default=ROOT / ".results" / "bench.json", help="result of run.py --json")
     parser.add_argument("--latency", type=Path, default=ROOT / ".results" / "latency.json", help="of latency.py --json")
-    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    parser.add_argument("--write", type=Path, help="page whose tables are replaced")
     options = parser.parse_args(arguments)
     cases = json.loads(options.bench.read_text())["cases"] if options.bench.exists() else {}
     latency = json.loads(options.latency.read_text()) if options.latency.exists() else {}
     if not cases and not latency:
         parser.error(f"neither {options.bench} nor {options.latency} is there: run make bench, make bench-latency")
+    tables = {"goals": table(cases, latency), "peers": peers_table(cases)}
     if options.write is None:
-        print(table(cases, latency))
-    else:
-        options.write.write_text(replaced(options.write.read_text(), table(cases, latency)))
+        print("\n\n".join(tables.values()))
+        return 0
+    page = options.write.read_text()
+    for name, text in tables.items():
+        page = replaced(page, name, text)
+    options.write.write_text(page)
     return 0
 
 

@@ -9,7 +9,8 @@ are those of the machine that ran. With --impl both, our client runs twice, with
 (A B C A B C), and the last two figures are plain Python ÷ compiled. With --peer, others take turns too where they can
 run the case, on a line below, their ratio being theirs ÷ ours: "java" is the Java client (java/Worker.java, its hot
 paths compiled by unmeasured runs of the same work first), "drain" reads the socket and throws everything away
-(drain.py), the limit for receiving. With --json all measurements are kept, for compare.py and goals.py.
+(drain.py), the limit for receiving. With --json all measurements are kept, for compare.py and goals.py. All cases with
+all sides take about 20 minutes on two cores.
 """
 
 from __future__ import annotations

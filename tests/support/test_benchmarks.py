@@ -133,11 +133,34 @@ def test_goal_of_latency_with_a_limit(goals: ModuleType) -> None:
     assert goals.latency_row(goal, found).endswith("| < 60 ms | 61 ms (official 90) | not reached: wall |")
 
 
+def test_goals_show_peers_beside_compiled_figures(goals: ModuleType) -> None:
+    cases = {
+        "receive": sides(official=9, python=8, compiled=2, java=4, drain=1),
+        "columns": sides(official=9, compiled=2, drain=1),
+        "getters": sides(official=9, compiled=2),
+    }
+    assert goals.peers_table(cases).splitlines()[2:] == [
+        "| receive | 2.0 | 2.0 | 0.50 | 0.50 |",
+        "| columns | – | – | 0.50 | 0.50 |",
+    ]
+
+
+def test_goals_command_writes_between_the_marks(goals: ModuleType, tmp_path: Path) -> None:
+    bench, page = tmp_path / "bench.json", tmp_path / "page.md"
+    bench.write_text(json.dumps({"cases": {"publish 100 B": sides(official=20, compiled=1, java=3)}}))
+    marks = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in ("goals", "peers"))
+    page.write_text(f"before\n{marks}after\n")
+    missing = str(tmp_path / "latency.json")
+    assert goals.main(["--bench", str(bench), "--latency", missing, "--write", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| `send_async` 100 B | 18 (8.0) | 20 (–) | 5.0 (4.0) | 20 (–) | reached |" in text
+    assert "| publish 100 B | 3.0 | 3.0 | – | – |" in text
+
+
 def test_goals_page_without_marks_raises(goals: ModuleType) -> None:
-    page = f"before\n{goals.BEGIN}\nold\n{goals.END}\nafter"
-    assert goals.replaced(page, "new") == f"before\n{goals.BEGIN}\nnew\n{goals.END}\nafter"
-    with pytest.raises(ValueError, match="has no"):
-        goals.replaced("before", "new")
+    with pytest.raises(ValueError, match="has no <!-- goals: begin -->"):
+        goals.replaced("before", "goals", "new")
 
 
 def test_goals_name_cases_that_exist(goals: ModuleType) -> None:
