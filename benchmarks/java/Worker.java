@@ -6,8 +6,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Random;
 import java.util.UUID;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.pulsar.client.api.BatchReceivePolicy;
 import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.CompressionType;
@@ -125,8 +125,8 @@ public final class Worker {
                 .create();
         byte[][] payloads = payloads();
         boolean described = request.get("described").asBoolean();
-        AtomicLong done = new AtomicLong();
         return () -> {
+            CountDownLatch done = new CountDownLatch(counts ? count : 0);
             for (int number = 0; number < count; number++) {
                 TypedMessageBuilder<byte[]> message = producer.newMessage().value(payloads[number & (PAYLOADS - 1)]);
                 if (described) {
@@ -137,11 +137,12 @@ public final class Worker {
                 }
                 var sent = message.sendAsync();
                 if (counts) {
-                    sent.thenAccept(id -> done.incrementAndGet());
+                    sent.thenAccept(id -> done.countDown());
                 }
             }
             producer.flush();
-            check(!counts || done.get() == count, "callbacks are missing");
+            // Flushing may end before the last callback has run.
+            check(done.await(30, TimeUnit.SECONDS), "callbacks are missing");
         };
     }
 
