@@ -19,10 +19,15 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
+from pulsar_native.wire import _impl
 from pulsar_native.wire._impl import encode_single_fields
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+# Encoded fields of a message that has usual ones only; None for those that are to be checked.
+usual_fields = _impl.usual_fields
 
 
 def outgoing(
@@ -103,11 +108,16 @@ def _delivery_time(deliver_at: int | None, deliver_after: timedelta | int | None
 
 def encoded_fields(message: OutgoingMessage) -> bytes:
     """Return a message's optional fields, encoded for a batch."""
+    ordering_key = message.ordering_key
+    try:
+        encoded_key = ordering_key.encode() if isinstance(ordering_key, str) and ordering_key else None
+    except UnicodeEncodeError as error:
+        raise InvalidMessage("A message's ordering_key cannot be written as UTF-8") from error
     return encode_single_fields(
         message.properties,
         message.partition_key,
         message.key_is_base64,
-        message.ordering_key.encode() if isinstance(message.ordering_key, str) and message.ordering_key else None,
+        encoded_key,
         message.event_timestamp or 0,
         message.null_value,
         message.null_partition_key,

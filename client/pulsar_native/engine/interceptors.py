@@ -85,6 +85,11 @@ class InterceptedProducer(TopicProducer):
         """Return the path through the interceptors."""
         return lambda payload, callback: self.enqueue(payload, b"", None, callback)
 
+    @property
+    def sends_described(self) -> bool:
+        """False: interceptors see messages as they were given."""
+        return False
+
     def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
         """Return the path through the interceptors."""
         return lambda payload, wait: self.enqueue(payload, b"", None, wait, flush=True)

@@ -45,40 +45,42 @@ class BatchBuilder:
 
 
 class FastPathBuffer:
-    """Lock-free buffer of messages that have nothing but a payload, the hot path of publishing.
+    """Lock-free buffer of messages that need no checks of their own, the hot path of publishing.
 
-    Writers (no lock): 1. check that the payload is at most `max_payload` and `items` fewer than `capacity`; 2. append
-    the payload, or a tuple of it and its callback (`has_callbacks` is set before); 3. if `is_open` is not set, have the
-    owner call `drain_late`. Drainers hold the producer's lock and clear `capacity` and `is_open` before they read
-    `items`, so one side always sees a concurrent append. Late appends may exceed `capacity`.
+    Writers (no lock): 1. check that payload and encoded fields are at most `max_payload` and `items` fewer than
+    `capacity`; 2. append the payload, or a tuple of it, its callback and its fields, if it has any (`has_tuples` is set
+    before); 3. if `is_open` is not set, have the owner call `drain_late`. Drainers hold the producer's lock and clear
+    `capacity` and `is_open` before they read `items`, so one side always sees a concurrent append. Late appends may
+    exceed `capacity`.
     """
 
-    __slots__ = ("capacity", "has_callbacks", "is_open", "items", "max_payload")
+    __slots__ = ("capacity", "has_tuples", "is_open", "items", "max_payload")
 
     def __init__(self) -> None:
-        self.items: list[bytes | tuple[bytes, SendCallback]] = []
+        self.items: list[bytes | tuple[bytes, SendCallback | None, bytes]] = []
         self.capacity = 0
         self.max_payload = 0
         self.is_open = False
-        self.has_callbacks = False
+        self.has_tuples = False
 
     def close(self) -> None:
         """Close the buffer: the next writer must have it reopened."""
         self.capacity = 0
         self.is_open = False
 
-    def drain(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
-        """Empty the buffer; return the payloads, and their callbacks if there are any. The buffer must have been
-        closed.
+    def drain(self) -> tuple[list[bytes], list[SendCallback | None] | None, list[bytes] | None]:
+        """Empty the buffer; return the payloads, and their callbacks and fields if there are any. The buffer must have
+        been closed.
         """
         items = self.items
         taken = items[:]
         # Writers append concurrently: an item appended after the copy stays in the buffer.
         del items[: len(taken)]
-        if not self.has_callbacks:
-            return taken, None  # type: ignore[return-value]
-        callbacks = [item[1] if type(item) is tuple else None for item in taken]
-        return [item[0] if type(item) is tuple else item for item in taken], callbacks  # type: ignore[misc]
+        if not self.has_tuples:
+            return taken, None, None  # type: ignore[return-value]
+        rows = [item if type(item) is tuple else (item, None, b"") for item in taken]
+        payloads, callbacks, fields = zip(*rows, strict=True) if rows else ((), (), ())
+        return list(payloads), list(callbacks), list(fields)
 
 
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage) -> None:
@@ -137,6 +139,11 @@ def split_by_key(batch: BatchBuilder) -> list[BatchBuilder]:
         part.fields.append(fields)
         part.callbacks.append(callback)
     return list(parts.values())
+
+
+def described_by(fields: bytes) -> OutgoingMessage | None:
+    """Return the message fields encoded in these bytes, None when there are none."""
+    return message_of(pb.SingleMessageMetadata.FromString(fields)) if fields else None
 
 
 def message_of(single: pb.SingleMessageMetadata) -> OutgoingMessage:

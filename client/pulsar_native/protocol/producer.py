@@ -32,6 +32,7 @@ from pulsar_native.protocol.batch_builder import (
     BatchBuilder,
     BatchKey,
     FastPathBuffer,
+    described_by,
     shared_keys,
     single_fields,
     split_by_key,
@@ -261,7 +262,7 @@ class ProducerCore:
             return
         size = min(self._max_bytes - 1, self._batch_room) - batch.size
         messages = min(messages, self._max_messages - 1 - count)
-        lately = list(map(len, batch.payloads[-16:]))
+        lately = [len(batch.payloads[row]) + len(batch.fields[row]) for row in range(max(0, count - 16), count)]
         largest = max(lately)
         if largest != min(lately):
             # So that few messages exceed the size; unused capacity is granted at the next opening.
@@ -290,28 +291,31 @@ class ProducerCore:
         late, self._late = self._late, []
         if not fast_path.items:
             return late
-        payloads, callbacks = fast_path.drain()
+        payloads, callbacks, fields = fast_path.drain()
         count, size = len(payloads), sum(map(len, payloads))
         self.reserved_bytes -= size
-        size += count * _PER_MESSAGE
+        size += count * _PER_MESSAGE + (0 if fields is None else sum(map(len, fields)))
         if count > offered[0] or size > offered[1]:
-            return late + self._add_late(payloads, callbacks)
+            return late + self._add_late(payloads, callbacks, fields)
         batch, start = self.open_batch, self._next_sequence_id
         batch.payloads += payloads
         batch.ids += range(start, start + count)
-        batch.fields += [b""] * count
+        batch.fields += [b""] * count if fields is None else fields
         batch.callbacks += [None] * count if callbacks is None else callbacks
         batch.size += size
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
         return late
 
-    def _add_late(self, payloads: list[bytes], callbacks: list[SendCallback | None] | None) -> list[SendOp]:
+    def _add_late(
+        self, payloads: list[bytes], callbacks: list[SendCallback | None] | None, fields: list[bytes] | None
+    ) -> list[SendOp]:
         ready: list[SendOp] = []
         for index, payload in enumerate(payloads):
             callback = None if callbacks is None else callbacks[index]
+            own = b"" if fields is None else fields[index]
             try:
-                ready += self._add(payload, b"", None, callback, *self._opened)
+                ready += self._add(payload, own, described_by(own), callback, *self._opened)
             except PulsarException as error:
                 # The caller has returned already, with the message accepted.
                 number = self._next_sequence_id

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 SendCallback = ResultCallback
 
 
+def _looked_at(_properties: object, _key: object, _ordering_key: object, _event_time: object) -> None:
+    """Return no encoded fields: the message is looked at on its way."""
+
+
 class Producer(Closeable, Generic[T_contra]):
     """Producer of one topic, created by `Client.create_producer`. Thread-safe; a context manager that closes it.
 
@@ -68,6 +72,8 @@ class Producer(Closeable, Generic[T_contra]):
         # Attributes of the hot path, which avoids calls.
         self._process = this_process()
         self._take_plain = inner.fast_send()
+        self._take_described = inner.fast_send_described()
+        self._usual_fields = _message_builder.usual_fields if inner.sends_described else _looked_at
         self._take_waiting = inner.fast_send_sync()
         self._block = inner.config.block_if_queue_full
 
@@ -238,15 +244,21 @@ class Producer(Closeable, Generic[T_contra]):
             raise InvalidConfiguration(f"callback must be callable or None, not {type(callback).__name__}")
         try:
             if (
-                type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
-                and ordering_key is None and sequence_id is None and replication_clusters is None
-                and not disable_replication and event_timestamp is None and deliver_at is None
-                and deliver_after is None and schema is None and txn is None and not self._process.is_over
+                type(content) is bytes and self._plain_bytes and sequence_id is None and replication_clusters is None
+                and not disable_replication and deliver_at is None and deliver_after is None and schema is None
+                and txn is None and not self._process.is_over
             ):  # fmt: skip
-                full = self._take_plain(content, told)
-                if full is not None:
-                    self._wait_for_room(full, partial(self._take_plain, content, told))
-                return
+                if properties is None and partition_key is None and ordering_key is None and event_timestamp is None:
+                    full = self._take_plain(content, told)
+                    if full is not None:
+                        self._wait_for_room(full, partial(self._take_plain, content, told))
+                    return
+                fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
+                if fields is not None:
+                    full = self._take_described(content, told, fields)
+                    if full is not None:
+                        self._wait_for_room(full, partial(self._take_described, content, told, fields))
+                    return
             self._send(
                 content, as_callback(told), properties, partition_key, ordering_key,
                 sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,

@@ -60,6 +60,7 @@ only_place = codec.only_place
 encode_batch = codec.encode_batch
 encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
+usual_fields = codec.usual_fields
 # The metadata of a message: compiled an object with the same attributes, whose properties are a dict.
 single_fields: Callable[[bytes, int, int], Any] = codec.single_fields
 encode_message_id = message_id.encode
@@ -93,6 +94,7 @@ FUNCTIONS = (
     "single_fields",
     "split_batch",
     "text_fields",
+    "usual_fields",
 )
 _PYTHON = {function: globals()[function] for function in FUNCTIONS}
 

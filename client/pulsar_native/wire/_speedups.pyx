@@ -402,6 +402,25 @@ def encode_single_fields(
     return made
 
 
+def usual_fields(properties, partition_key, ordering_key, event_time):
+    """As `codec.usual_fields`."""
+    if properties is not None:
+        if type(properties) is not dict:
+            return None
+        for key, value in (<dict>properties).items():
+            if type(key) is not str or type(value) is not str:
+                return None
+    if partition_key is not None and type(partition_key) is not str:
+        return None
+    if ordering_key is not None:
+        if type(ordering_key) is not str or not (<str>ordering_key).isascii():
+            return None
+        ordering_key = (<str>ordering_key).encode() if ordering_key else None
+    if event_time is not None and (type(event_time) is not int or not 0 <= event_time <= 0xFFFFFFFFFFFFFFFF):
+        return None
+    return encode_single_fields(properties, partition_key, False, ordering_key, event_time or 0)
+
+
 def text_fields(name, values):
     """As `codec.text_fields`."""
     cdef tuple texts = tuple(values)

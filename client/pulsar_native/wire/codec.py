@@ -24,6 +24,7 @@ from pulsar_native.wire.pulsar_api_pb2 import SingleMessageMetadata
 _SIZE = Struct(">I")
 _START = Struct(">IBBB")  # size of a message's metadata, and the first three bytes of the metadata
 _U64 = (1 << 64) - 1
+_TEXT = frozenset({str})
 
 # Tags of SingleMessageMetadata: field number << 3 | kind (0 = varint, 2 = bytes).
 _PROPERTIES = b"\x0a"
@@ -88,6 +89,29 @@ def encode_single_fields(
     if null_partition_key:
         parts.append(_NULL_KEY)
     return b"".join(parts)
+
+
+def usual_fields(properties: object, partition_key: object, ordering_key: object, event_time: object) -> bytes | None:
+    """Return a message's own fields encoded, None if one is not of its usual type or out of range. Pure.
+
+    Usual are a dict of str to str, str keys (the ordering key in ASCII), and an int of 64 bits. Raises `InvalidMessage`
+    as `encode_single_fields`.
+    """
+    if properties is None:
+        pairs: dict[str, str] | None = None
+    # Without a Python step per pair: this runs for each message.
+    elif type(properties) is dict and {*map(type, properties), *map(type, properties.values())} <= _TEXT:
+        pairs = properties
+    else:
+        return None
+    if not (partition_key is None or type(partition_key) is str):
+        return None
+    if not (ordering_key is None or (type(ordering_key) is str and ordering_key.isascii())):
+        return None
+    if not (event_time is None or (type(event_time) is int and 0 <= event_time <= _U64)):
+        return None
+    encoded_key = ordering_key.encode() if ordering_key else None
+    return encode_single_fields(pairs, partition_key, False, encoded_key, event_time or 0)
 
 
 def text_fields(name: str | None, values: Sequence[str | None]) -> list[bytes]:

@@ -39,14 +39,15 @@ def test_buffer_drains_payloads_in_order() -> None:
     buffer.items += [b"a", b"b"]
     buffer.close()
     assert (buffer.capacity, buffer.is_open) == (0, False)
-    assert buffer.drain() == ([b"a", b"b"], None) and buffer.drain() == ([], None)
+    assert buffer.drain() == ([b"a", b"b"], None, None) and buffer.drain() == ([], None, None)
 
 
-def test_buffer_drains_callbacks_beside_payloads() -> None:
+def test_buffer_drains_callbacks_and_fields_beside_payloads() -> None:
     buffer = FastPathBuffer()
-    buffer.has_callbacks = True
-    buffer.items += [b"a", (b"b", callback), b"c"]
-    assert buffer.drain() == ([b"a", b"b", b"c"], [None, callback, None])
+    buffer.has_tuples = True
+    buffer.items += [b"a", (b"b", callback, b""), (b"c", None, b"own"), b"d"]
+    assert buffer.drain() == ([b"a", b"b", b"c", b"d"], [None, callback, None, None], [b"", b"", b"own", b""])
+    assert buffer.drain() == ([], [], [])
 
 
 def test_buffer_append_during_drain_stays() -> None:
@@ -60,7 +61,7 @@ def test_buffer_append_during_drain_stays() -> None:
 
     buffer = FastPathBuffer()
     buffer.items = Raced([b"a"])
-    assert buffer.drain() == ([b"a"], None)
+    assert buffer.drain() == ([b"a"], None, None)
     assert list(buffer.items) == [b"late"]
 
 

@@ -9,19 +9,23 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pulsar_native.enums import CompressionType
+from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import ProducerCore
 from pulsar_native.protocol.send_op import SendOp, SendReceipt
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, split_batch
+from pulsar_native.wire.codec import parse_single, split_batch, usual_fields
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import parse_entry
 from pulsar_native.wire.frames import FrameDecoder
 from support.producer_cores import TOPIC, add, bytes_of, core, read
 
 # --- against a model --------------------------------------------------------------------------------------------
+
+
+# Fields of a message as the fast path takes them.
+DESCRIBED = usual_fields({"a": "b"}, "key", "order", 7) or b""
 
 
 class Message(NamedTuple):
@@ -106,8 +110,13 @@ class ProducerModel(RuleBasedStateMachine):
         with pytest.raises(MessageTooBig):
             add(self.core, payload, self.now, None, **parts)
 
-    @rule(sizes=st.lists(st.integers(0, 150), min_size=1, max_size=6), late=st.booleans(), waits=st.booleans())
-    def put(self, sizes: list[int], late: bool, waits: bool) -> None:
+    @rule(
+        sizes=st.lists(st.integers(0, 150), min_size=1, max_size=6),
+        late=st.booleans(),
+        waits=st.booleans(),
+        fields=st.sampled_from([b"", b"", DESCRIBED]),
+    )
+    def put(self, sizes: list[int], late: bool, waits: bool, fields: bytes) -> None:
         """Put messages into the fast path while it is open, or too late, as threads do that saw it open before."""
         self._wrote(self.core.drain_fast_path())
         self.core.open_fast_path(100, 10_000)
@@ -116,12 +125,13 @@ class ProducerModel(RuleBasedStateMachine):
             fast_path.close()
         for size in sizes:
             payload = b"%d." % (self.counter + 1) + bytes(size)
-            if not late and (len(fast_path.items) >= fast_path.capacity or len(payload) > fast_path.max_payload):
+            size = len(payload) + len(fields)
+            if not late and (len(fast_path.items) >= fast_path.capacity or size > fast_path.max_payload):
                 continue
             self.counter += 1
             callback = lambda error, place, payload=payload: self.done.append((payload, error))  # noqa: E731
-            fast_path.has_callbacks = True
-            fast_path.items.append((payload, callback))
+            fast_path.has_tuples = True
+            fast_path.items.append((payload, callback, fields))
             kind = "fresh" if self.next > self.pushed else "known" if self.next <= self.stored else "uncertain"
             self.outstanding.append(Message(self.next, payload, kind))
             self.added_at.append(self.now)
@@ -295,6 +305,35 @@ def test_fast_path_leaves_last_message_to_add() -> None:
     assert made.drain_fast_path() == [] and made.reserved_bytes == 20 and made.pending_messages == 3
     (op,) = made.close_batch()
     assert ids([op]) == [[0, 1, 2]] and list(op.callbacks) == [None] * 3
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("by_key", [BatchingType.Default, BatchingType.KeyBased])
+def test_fast_path_fields_as_added(late: bool, by_key: BatchingType) -> None:
+    slow, quick = (core(batching_enabled=True, batching_max_messages=20, batching_type=by_key) for _ in range(2))
+    parts: list[dict[str, Any]] = [{}, {"partition_key": "k"}, {"properties": {"a": "b"}, "event_timestamp": 7}] * 4
+    payloads = [b"%d" % number + bytes(number) for number in range(len(parts))]
+    if not late:
+        for made in (slow, quick):
+            add(made, b"first", 0.0, None, partition_key="f")
+        quick.open_fast_path(100, 10_000)
+    quick.fast_path.has_tuples = True
+    for payload, part in zip(payloads, parts, strict=True):
+        fields = usual_fields(part.get("properties"), part.get("partition_key"), None, part.get("event_timestamp"))
+        add(slow, payload, 0.0, None, **part)
+        quick.fast_path.items.append((payload, None, fields or b"") if fields else payload)
+    assert (quick.drain_late(0.0, 1_700_000_000_000) if late else quick.drain_fast_path()) == []
+    wanted, found = slow.close_batch(), quick.close_batch()
+    assert list(map(bytes_of, found)) == list(map(bytes_of, wanted))
+
+
+def test_fast_path_size_counts_fields() -> None:
+    made = core(batching_enabled=True, batching_max_messages=100, batching_max_allowed_size_in_bytes=2000)
+    add(made, bytes(20), 0.0, None, properties={"name": "v" * 80})
+    size = 20 + len(usual_fields({"name": "v" * 80}, None, None, None) or b"")
+    made.open_fast_path(100, 10_000)
+    assert made.fast_path.max_payload == size == 110
+    assert made.fast_path.capacity == (1999 - made.open_batch.size) // (size + made.open_batch.size - size) < 14
 
 
 def test_fast_path_closed_for_possible_duplicates() -> None:

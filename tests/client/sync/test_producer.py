@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -19,10 +22,11 @@ from pulsar_native.exceptions import (
     Timeout,
 )
 from pulsar_native.schema import StringSchema
-from pulsar_native.wire.codec import split_batch
+from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.fake_broker import FakeBroker, Seen, receipt, swallow
+from support.until import wait_until
 
 TOPIC = "persistent://public/default/t"
 
@@ -201,3 +205,74 @@ def test_send_many_tells_progress_and_ids(fake: FakeBroker, client: Client) -> N
     ids = producer.send_many([b"%d" % number for number in range(5)], progress=progress.append)
     assert [(each.entry_id(), each.batch_index()) for each in ids][:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert len(ids) == 5 and progress == sorted(progress) and progress[-1] == 5
+
+
+# ---- keys and properties ---------------------------------------------------------------------------------------------
+
+ODD: list[tuple[dict[str, Any], str]] = [
+    ({"properties": {"a": 1}}, "properties must be a mapping of str to str"),
+    ({"properties": [("a", "b")]}, "properties must be a mapping of str to str"),
+    ({"partition_key": 7}, "partition_key must be str or bytes"),
+    ({"ordering_key": b"o"}, "ordering_key must be str"),
+    ({"event_timestamp": -1}, "event_timestamp must be a non-negative int"),
+    ({"event_timestamp": True}, "event_timestamp must be a non-negative int"),
+    ({"partition_key": "\ud800"}, "cannot be written as UTF-8"),
+    ({"properties": {"\ud800": ""}}, "cannot be written as UTF-8"),
+    ({"ordering_key": "\ud800"}, "cannot be written as UTF-8"),
+]
+
+
+def test_send_async_described_messages_all_arrive_as_sent(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    given: list[dict[str, Any]] = [
+        {"partition_key": "k", "properties": {"a": "b", "c": ""}, "event_timestamp": 5},
+        {"properties": {}},
+        {"partition_key": b"\x00\xff"},
+        {"ordering_key": "o", "partition_key": ""},
+        {"ordering_key": "\xe9"},
+        {"properties": MappingProxyType({"x": "y"})},
+        {"event_timestamp": 1 << 63},
+        {},
+    ] * 5
+    # The last one closes the batch.
+    producer = client.create_producer(
+        "t", batching_enabled=True, batching_max_publish_delay_ms=60_000, batching_max_messages=len(given)
+    )
+    told: list[Result] = []
+    for number, options in enumerate(given):
+        producer.send_async(b"%d" % number, lambda result, _id: told.append(result), **options)
+    (seen,) = fake.wait(Kind.SEND)
+    entry = parse_entry(seen.payload)
+    places = split_batch(entry.body, len(given))
+    for number, ((meta, start, end), options) in enumerate(zip(places, given, strict=True)):
+        single = parse_single(bytes(entry.body[meta:start]))
+        assert bytes(entry.body[start:end]) == b"%d" % number
+        assert {pair.key: pair.value for pair in single.properties} == dict(options.get("properties", {}))
+        key = options.get("partition_key")
+        assert single.HasField("partition_key") is (key is not None)
+        assert single.partition_key_b64_encoded is isinstance(key, bytes)
+        assert single.partition_key == (base64.b64encode(key).decode() if isinstance(key, bytes) else key or "")
+        assert single.ordering_key == options.get("ordering_key", "").encode()
+        assert single.event_time == options.get("event_timestamp", 0)
+    answer(seen, 3)
+    wait_until(lambda: len(told) == len(given))
+    assert set(told) == {Result.Ok}
+
+
+@pytest.mark.parametrize(("options", "text"), ODD)
+def test_send_async_odd_fields_refused(fake: FakeBroker, client: Client, options: dict[str, Any], text: str) -> None:
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    producer.send_async(b"x", None)
+    with pytest.raises(InvalidMessage, match=text):
+        producer.send_async(b"y", None, **options)
+    producer.flush()
+    assert [seen.command.send.num_messages for seen in fake.wait(Kind.SEND)] == [1]
+
+
+def test_send_async_described_to_full_queue(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t", batching_enabled=True, max_pending_messages=3)
+    for _ in range(3):
+        producer.send_async(b"x", None, partition_key="k")
+    with pytest.raises(ProducerQueueIsFull):
+        producer.send_async(b"x", None, partition_key="k")

@@ -166,6 +166,18 @@ class TopicProducer:
         """Return the fast path for messages that have only a payload; it takes payload and callback."""
         return self._enqueue_plain if self.is_partitioned else self.children[0].enqueue_plain
 
+    @property
+    def sends_described(self) -> bool:
+        """True if messages with keys and properties may take a fast path: nothing on their way looks at those."""
+        return self.config.batching_enabled and not self.is_partitioned
+
+    def fast_send_described(self) -> Callable[[bytes, SendCallback | None, bytes], Backpressure | None]:
+        """Return the fast path for messages with encoded fields, for where `sends_described` is true.
+
+        It takes payload, callback and fields.
+        """
+        return self.children[0].enqueue_described
+
     def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
         """Return the fast path for such messages of a waiting sender: they are sent immediately."""
         return self._enqueue_reading_inline if self.is_partitioned else self.children[0].enqueue_reading_inline

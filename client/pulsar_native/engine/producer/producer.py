@@ -4,9 +4,9 @@ Rules: `enqueue` may be called from any thread; it encodes and writes in that th
 wakes the loop only to arm a timer. The lock is never held across the application's callbacks. After a reconnect
 everything pending is written again before anything new.
 
-Messages that have only a payload go through `enqueue_plain`: while a batch is open, the checks for each of them
-(capacity of batch, queue and memory, ids, timers) were made once for many (`_open_fast_path`), and they are appended to
-the `FastPathBuffer` without a lock.
+Messages that have only a payload go through `enqueue_plain`, those with usual keys, properties and event times too
+through `enqueue_described`: while a batch is open, the checks for each of them (capacity of batch, queue and memory,
+ids, timers) were made once for many (`_open_fast_path`), and they are appended to the `FastPathBuffer` without a lock.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from pulsar_native.exceptions import (
     from_server_error,
 )
 from pulsar_native.message import OutgoingMessage
+from pulsar_native.protocol.batch_builder import described_by
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
 from pulsar_native.protocol.send_op import Callback, FlushWaiters, SendCallback, SendOp, SendReceipt
@@ -214,12 +215,27 @@ class PartitionProducer(Handler):
             if callback is None:
                 items.append(payload)
             else:
-                fast_path.has_callbacks = True
-                items.append((payload, callback))
+                fast_path.has_tuples = True
+                items.append((payload, callback, b""))
             if not fast_path.is_open:
                 self._drain_late()
             return None
         full = self.enqueue(payload, b"", None, callback)
+        if full is None:
+            self._open_fast_path()
+        return full
+
+    def enqueue_described(self, payload: bytes, callback: SendCallback | None, fields: bytes) -> Backpressure | None:
+        """Add a message with encoded fields that need no check, as `enqueue_plain`."""
+        fast_path = self._fast_path
+        items = fast_path.items
+        if len(items) < fast_path.capacity and len(payload) + len(fields) <= fast_path.max_payload:
+            fast_path.has_tuples = True
+            items.append((payload, callback, fields))
+            if not fast_path.is_open:
+                self._drain_late()
+            return None
+        full = self.enqueue(payload, fields, described_by(fields), callback)
         if full is None:
             self._open_fast_path()
         return full
@@ -241,7 +257,7 @@ class PartitionProducer(Handler):
             self._complete_failed()
 
     def _open_fast_path(self) -> None:
-        """Open the fast path for the next payload-only messages."""
+        """Open the fast path for the next messages that need no checks of their own."""
         with self._lock:
             core = self.core
             if not core.batch_is_open or self.state is not State.READY:
