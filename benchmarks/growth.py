@@ -65,10 +65,8 @@ SERIES = (
     Series("producers", "producers", (1, 10, 100, 1_000), "producer"),
     Series("consumers", "consumers", (1, 10, 100, 1_000), "consumer"),
 )
-# Messages of the series that grow by something else; partitions have so many each at the least, so that entries have
-# many messages with a thousand partitions too.
+# Messages of the series that grow by something else; those of all partitions together.
 _MESSAGES = 200_000
-_PARTITION_MESSAGES = 1_000
 
 
 # ---- one measurement, in a process of its own ------------------------------------------------------------------------
@@ -211,10 +209,7 @@ def _largest(series: Series, options: argparse.Namespace) -> int:
 
 
 def _messages(series: Series, point: int, options: argparse.Namespace) -> int:
-    if series.axis == "messages":
-        return point
-    least = point * _PARTITION_MESSAGES if series.axis == "partitions" else 0
-    return min(max(_MESSAGES, least), int(options.most))
+    return point if series.axis == "messages" else min(_MESSAGES, options.most)
 
 
 def _medians(series: Series, point: int, runs: Sequence[Point], options: argparse.Namespace) -> Point:
