@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs screenshots bench bench-compare bench-latency bench-goals bench-growth py-files broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs screenshots bench bench-compare bench-latency bench-goals bench-growth bench-spark py-files broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ bench-goals:    ## what make bench and make bench-latency found beside what is w
 
 bench-growth:   ## cost per message as messages, partitions, producers, consumers grow, with plots in docs/images
 	@dev/setup spark broker && .envs/spark/bin/python benchmarks/growth.py --plots docs/images --json .results/growth.json
+
+bench-spark:    ## Spark reads against the JVM connector and the official client, as ratios: make bench-spark ARGS="--scale 0.1"
+	@dev/setup dev spark spark-jvm spark-official broker && .envs/spark/bin/python benchmarks/spark_run.py \
+		--json .results/bench-spark.json $(ARGS)
 
 py-files:       ## build the zip for Spark's --py-files into dist/
 	@$(PY) dev/py_files.py

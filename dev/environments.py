@@ -34,6 +34,7 @@ CACHE = ROOT / ".cache"
 REQUIREMENTS = ROOT / "requirements"
 POM = ROOT / "dev" / "broker-pom.xml"
 TABLES_POM = ROOT / "dev" / "tables-pom.xml"
+SPARK_JVM_POM = ROOT / "dev" / "spark-jvm-pom.xml"
 BUILD = ROOT / "client" / "hatch_build.py"
 SPEEDUPS = (
     ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx",
@@ -48,7 +49,11 @@ EDITABLE = {
     "airflow": ("client", "spark", "."),
     "browser": (),
     "docs": (),
+    "spark-jvm": (),
+    "spark-official": (),
 }
+# Peers of a benchmark, which makes them: no test needs them.
+ONLY_BY_NAME = ("spark-jvm", "spark-official")
 # Our own modules are compiled once as well, whatever this is set to.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -305,6 +310,24 @@ def tables_folder() -> Path:
     return CACHE / "tables" / "lib"
 
 
+def make_spark_jvm() -> None:
+    """Make the Spark environment of the JVM connector, and copy its jar (about 36 MB, once) to .cache/."""
+    need_java()
+    make_env("spark-jvm")
+    _copy_jars(SPARK_JVM_POM, spark_jvm_folder(), "spark-jvm: jar of the JVM connector (36 MB the first time)")
+
+
+def spark_jvm_folder() -> Path:
+    """Return the folder of the JVM connector's jar, there or not."""
+    return CACHE / "spark-jvm" / "lib"
+
+
+def make_spark_official() -> None:
+    """Make the Spark environment of the official client."""
+    need_java()
+    make_env("spark-official")
+
+
 def _copy_jars(pom: Path, folder: Path, what: str) -> None:
     stamp, key = folder.parent / ".stamp", _hash("1", pom)
     if _fresh(stamp, key):
@@ -391,6 +414,8 @@ TARGETS: dict[str, Callable[[], None]] = {
     "browser": make_browser,
     "broker": make_broker,
     "docs": lambda: make_env("docs"),
+    "spark-jvm": make_spark_jvm,
+    "spark-official": make_spark_official,
 }
 
 
@@ -414,6 +439,12 @@ def make(*names: str) -> None:
             TARGETS[name]()
 
 
+def chosen(targets: Sequence[str]) -> list[str]:
+    """Return what to make for the targets of a command line: `all` leaves out what only a benchmark needs."""
+    named = [name for name in TARGETS if name not in ONLY_BY_NAME] if "all" in targets else []
+    return list(dict.fromkeys([*named, *(name for name in targets if name not in ("all", "pins"))]))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="dev/setup", description="Make what is missing; quick when done.")
@@ -424,7 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "pins" in options.targets:
             with _alone():
                 compile_pins(options.upgrade)
-        make(*(TARGETS if "all" in options.targets else [name for name in options.targets if name != "pins"]))
+        make(*chosen(options.targets))
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
