@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider test-oldest features mutants docs screenshots bench bench-compare bench-latency bench-growth bench-spark py-files broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider test-oldest features mutants docs screenshots bench bench-compare bench-latency bench-goals bench-growth bench-spark py-files broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,8 +55,9 @@ docs:           ## build the documentation site into docs/_build/html, warnings 
 screenshots:    ## take the pictures of the documentation site again: Airflow's own pages, in Chromium
 	@$(PY) dev/screenshots.py
 
-bench:          ## publish and receive against the official client, as ratios
-	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py --json .results/bench.json
+bench:          ## publish and receive against the official client, as ratios, beside the Java client and a drain
+	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py --impl both --peer java --peer drain \
+		--json .results/bench.json
 
 bench-compare:  ## two results of make bench compared: make bench-compare OLD=before.json NEW=.results/bench.json
 	@$(PY) benchmarks/compare.py $(OLD) $(NEW)
@@ -64,8 +65,11 @@ bench-compare:  ## two results of make bench compared: make bench-compare OLD=be
 bench-latency:  ## latency, memory, creation and import time against the official client, as ratios
 	@dev/setup dev broker && .envs/dev/bin/python benchmarks/latency.py --json .results/latency.json
 
-bench-growth:   ## cost per message as messages, partitions, producers, consumers grow, with plots in .results/growth
-	@dev/setup spark broker && .envs/spark/bin/python benchmarks/growth.py --plots .results/growth --json .results/growth.json
+bench-goals:    ## what make bench and make bench-latency found beside what is wanted, as a table
+	@$(PY) benchmarks/goals.py
+
+bench-growth:   ## cost per message as messages, partitions, producers, consumers grow, with plots in docs/images
+	@dev/setup spark broker && .envs/spark/bin/python benchmarks/growth.py --plots docs/images --json .results/growth.json
 
 bench-spark:    ## Spark reads against the JVM connector and the official client, as ratios: make bench-spark ARGS="--scale 0.1"
 	@dev/setup dev spark spark-jvm spark-official broker && .envs/spark/bin/python benchmarks/spark_run.py \

@@ -6,7 +6,8 @@
 Each point is a process of its own, measured `--rounds` times in turns over all points of its series, so that a change
 of the machine's speed meets every point alike; printed are the medians as Markdown. CPU is user and system time of the
 client's process, memory the growth of its resident size. Flat columns are what is wanted: a rising one is a cost that
-depends on more than the message. With `--plots` the series are drawn as SVG (matplotlib).
+depends on more than the message. With `--plots` the series are drawn as SVG (matplotlib). With `--series` the file of
+`--json` keeps the other series it has.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ SERIES = (
     Series("producers", "producers", (1, 10, 100, 1_000), "producer"),
     Series("consumers", "consumers", (1, 10, 100, 1_000), "consumer"),
 )
-# Messages of the series that grow by something else.
+# Messages of the series that grow by something else; those of all partitions together.
 _MESSAGES = 200_000
 
 
@@ -256,26 +257,41 @@ def table(series: Series, found: dict[int, Point]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plot(series: Series, found: dict[int, Point], folder: Path) -> None:
-    """Draw the costs of a series over its axis, which is logarithmic."""
+def figures(results: Mapping[str, dict[int, Point]]) -> dict[str, list[Series]]:
+    """Return the series of each figure by its name: those with the same axis share one."""
+    found: dict[str, list[Series]] = {}
+    for series in SERIES:
+        if results.get(series.name):
+            found.setdefault(series.axis.replace(" ", "-"), []).append(series)
+    return found
+
+
+def plot(name: str, together: Sequence[Series], results: Mapping[str, dict[int, Point]], folder: Path) -> None:
+    """Draw cost and memory of the series of one figure over their axis, which is logarithmic, as growth-NAME.svg."""
     import matplotlib
 
     matplotlib.use("svg")
-    # The same figures give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "growth"
+    # The same figures give the same file, and text stays text.
+    matplotlib.rcParams.update({"svg.hashsalt": "growth", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 3))
-    for name, label in (("wall_us", "wall"), ("cpu_us", "CPU")):
-        axes.plot(list(found), [each[name] for each in found.values()], marker="o", label=label)
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(series.axis)
-    axes.set_ylabel(f"µs per {series.step}")
-    axes.set_title(series.name)
-    axes.legend()
+    figure, (costs, memory) = pyplot.subplots(1, 2, figsize=(9, 3))
+    for number, series in enumerate(together):
+        found, color = results[series.name], f"C{number}"
+        for key, label, style in (("wall_us", "wall", "-"), ("cpu_us", "CPU", "--")):
+            values = [each[key] for each in found.values()]
+            costs.plot(list(found), values, style, color=color, marker="o", label=f"{series.name}, {label}")
+        values = [each["megabytes"] for each in found.values()]
+        memory.plot(list(found), values, color=color, marker="o", label=series.name)
+    costs.set_ylabel(f"µs per {together[0].step}")
+    memory.set_ylabel("MB of memory more")
+    for axes in (costs, memory):
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(together[0].axis)
+        axes.legend(fontsize="small")
     figure.tight_layout()
-    figure.savefig(folder / f"growth-{series.name}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"growth-{name}.svg", metadata={"Date": None})
     pyplot.close(figure)
 
 
@@ -287,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--series", action="append", choices=[each.name for each in SERIES], help="only these")
     parser.add_argument("--url", help="service URL of a running broker; by default one is started")
     parser.add_argument("--admin-url", help="URL of its admin interface")
-    parser.add_argument("--json", type=Path, help="file for the medians")
+    parser.add_argument("--json", type=Path, help="file for the medians; keeps its other series with --series")
     parser.add_argument("--plots", type=Path, help="folder for the plots")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -311,17 +327,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_all(options: argparse.Namespace) -> int:
     """Run the chosen series against a running broker."""
-    results: dict[str, dict[int, Point]] = {}
+    results = kept(options)
     for series in SERIES:
         if not options.series or series.name in options.series:
             found = results[series.name] = run_series(series, options)
             print(table(series, found), flush=True)
-            if options.plots is not None:
-                options.plots.mkdir(parents=True, exist_ok=True)
-                plot(series, found, options.plots)
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1))
+            write(results, options)
     return 0
+
+
+def kept(options: argparse.Namespace) -> dict[str, dict[int, Point]]:
+    """Return the series of the JSON file, when only some are measured: a long run can be made in parts."""
+    if not options.series or options.json is None or not options.json.exists():
+        return {}
+    found = json.loads(options.json.read_text())
+    return {name: {int(point): each for point, each in points.items()} for name, points in found.items()}
+
+
+def write(results: Mapping[str, dict[int, Point]], options: argparse.Namespace) -> None:
+    """Write what was asked for; after each series, so that a run that is stopped keeps what it has."""
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1))
+    if options.plots is not None:
+        options.plots.mkdir(parents=True, exist_ok=True)
+        for name, together in figures(results).items():
+            plot(name, together, results, options.plots)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -24,13 +26,7 @@ def main() -> None:
     """Do what the request on the command line says."""
     request = json.loads(sys.argv[1])
     pulsar = importlib.import_module(request["peer"])
-    options: dict[str, Any] = {}
-    if request["peer"] == "pulsar":
-        options["logger"] = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    else:
-        # The official Python client has no such limit to set; its library's default is none.
-        options["memory_limit_bytes"] = 0
-    client = pulsar.Client(request["url"], **options)
+    client = pulsar.Client(request["url"], **_client_options(pulsar, request))
     prepared = ACTIONS[request["action"]](pulsar, client, request)
     cpu, wall = time.process_time(), time.perf_counter()
     prepared()
@@ -39,9 +35,22 @@ def main() -> None:
     print(json.dumps({"wall": wall, "cpu": cpu}))
 
 
-def _producer(pulsar: Any, client: Any, request: dict[str, Any]) -> Any:
+def _client_options(pulsar: Any, request: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if request["peer"] == "pulsar":
+        options["logger"] = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    else:
+        # The official Python client has no such limit to set; its library's default is none.
+        options["memory_limit_bytes"] = 0
+    if request["authority"]:
+        options["tls_trust_certs_file_path"] = request["authority"]
+    return options
+
+
+def _producer(pulsar: Any, client: Any, request: dict[str, Any], **options: Any) -> Any:
     return client.create_producer(
         request["topic"],
+        **options,
         batching_enabled=request["batched"],
         batching_max_messages=1000,
         batching_max_allowed_size_in_bytes=128 * 1024,
@@ -68,17 +77,69 @@ def publish(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], N
         producer.flush()
 
     def described() -> None:
-        for number in range(request["count"]):
-            producer.send_async(
-                payloads[number & 255],
-                None,
-                partition_key=f"flight-{number}",
-                properties={"carrier": f"C{number % 16}", "origin": f"airport-{number}"},
-                event_timestamp=1_700_000_000_000 + number,
-            )
-        producer.flush()
+        _send_described(producer, payloads, request["count"], None)
 
     return described if request["described"] else run
+
+
+def _send_described(
+    producer: Any, payloads: list[bytes], count: int, callback: Callable[[Any, Any], None] | None
+) -> None:
+    for number in range(count):
+        producer.send_async(
+            payloads[number & 255],
+            callback,
+            partition_key=f"flight-{number}",
+            properties={"carrier": f"C{number % 16}", "origin": f"airport-{number}"},
+            event_timestamp=1_700_000_000_000 + number,
+        )
+    producer.flush()
+
+
+def _flight(pulsar: Any, request: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a record class and the schema that the action names."""
+    schema = importlib.import_module(f"{request['peer']}.schema")
+
+    class Flight(schema.Record):  # type: ignore[misc, name-defined]  # one class for either client
+        carrier = schema.String()
+        number = schema.Integer()
+        origin = schema.String()
+        delay = schema.Double()
+        on_time = schema.Boolean()
+
+    kind = schema.JsonSchema if request["action"].endswith("json") else schema.AvroSchema
+    return Flight, kind(Flight)
+
+
+def publish_values(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Make records and send them by a schema, without callbacks, then flush."""
+    flight, schema = _flight(pulsar, request)
+    producer = _producer(pulsar, client, request, schema=schema)
+
+    def run() -> None:
+        send = producer.send_async
+        for number in range(request["count"]):
+            value = flight(carrier="UA", number=number, origin="EWR", delay=number / 8, on_time=not number & 1)
+            send(value, None)
+        producer.flush()
+
+    return run
+
+
+def receive_values(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Receive and acknowledge one by one, reading the value of each message."""
+    _, schema = _flight(pulsar, request)
+
+    def run() -> None:
+        consumer = _consumer(pulsar, client, request, schema=schema)
+        total = 0
+        for _ in range(request["count"]):
+            message = consumer.receive(30_000)
+            total += message.value().number
+            consumer.acknowledge(message)
+        assert total == request["count"] * (request["count"] - 1) // 2
+
+    return run
 
 
 def publish_asyncio(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
@@ -107,9 +168,12 @@ def publish_callback(pulsar: Any, client: Any, request: dict[str, Any]) -> Calla
 
     def run() -> None:
         send, note = producer.send_async, lambda result, _id: done.append(result)
-        for number in range(request["count"]):
-            send(payloads[number & 255], note)
-        producer.flush()
+        if request["described"]:
+            _send_described(producer, payloads, request["count"], note)
+        else:
+            for number in range(request["count"]):
+                send(payloads[number & 255], note)
+            producer.flush()
         assert len(done) == request["count"]
 
     return run
@@ -204,6 +268,49 @@ def listener(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], 
         assert done.wait(120), f"{left} messages are missing"
         consumer.close()
 
+    return run
+
+
+def listeners(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Acknowledge in the listeners of many consumers of a Shared subscription what another process publishes.
+
+    The consumers are there, and that process is connected, before anything is measured.
+    """
+    done, arrivals = threading.Event(), itertools.count(1)
+
+    def on_message(consumer: Any, message: Any) -> None:
+        assert len(message.data()) == request["size"]
+        consumer.acknowledge(message)
+        # Listeners may run in several threads; this step is one.
+        if next(arrivals) == request["count"]:
+            done.set()
+
+    name, shared = f"bench-{uuid.uuid4().hex}", pulsar.ConsumerType.Shared
+    kept = [
+        client.subscribe(request["topic"], name, shared, message_listener=on_message)
+        for _ in range(request["consumers"])
+    ]
+    own = {**request, "peer": "pulsar_native", "action": "fill-when-told"}
+    filling = subprocess.Popen(
+        [sys.executable, __file__, json.dumps(own)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert filling.stdin is not None and filling.stdout is not None
+    filling.stdout.readline()
+
+    def run() -> None:
+        assert filling.stdin is not None
+        filling.stdin.close()
+        assert done.wait(120), f"after {next(arrivals) - 1} messages no more arrived at {len(kept)} consumers"
+        filling.wait()
+
+    return run
+
+
+def fill_when_told(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Publish when stdin ends; the first line of output says that all is prepared."""
+    run = publish(pulsar, client, request)
+    print("ready", flush=True)
+    sys.stdin.read()
     return run
 
 
@@ -337,6 +444,20 @@ def message_ids(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[
     return run
 
 
+def create_client(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Create a client, ask for the partitions of a topic, since it connects only then, and close it."""
+    client.create_producer(request["topic"]).close()
+    options = _client_options(pulsar, request)
+
+    def run() -> None:
+        for _ in range(request["count"]):
+            own = pulsar.Client(request["url"], **options)
+            own.get_topic_partitions(request["topic"])
+            own.close()
+
+    return run
+
+
 def _create(what: str, pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[int], Any]:
     topic = f"{request['topic']}-{uuid.uuid4().hex}"
     # The topic is there before anything is measured.
@@ -400,6 +521,8 @@ ACTIONS = {
     "publish": publish,
     "publish-callback": publish_callback,
     "publish-asyncio": publish_asyncio,
+    "publish-json": publish_values,
+    "publish-avro": publish_values,
     "send-many": send_many,
     "send-table": send_table,
     "receive": receive_with(),
@@ -407,7 +530,10 @@ ACTIONS = {
     "receive-timeout": receive_with(unacked_messages_timeout_ms=30_000),
     "receive-key-shared": receive_with(consumer_type="KeyShared"),
     "receive-asyncio": receive_asyncio,
+    "receive-json": receive_values,
+    "receive-avro": receive_values,
     "listener": listener,
+    "listeners": listeners,
     "batch-receive": batch_receive,
     "columns": columns,
     "columns-full": columns_full,
@@ -418,6 +544,8 @@ ACTIONS = {
     **{f"close-{what}": close(what) for what in ("producer", "consumer", "reader")},
     "lookup": lookup,
     "fill": fill,
+    "fill-when-told": fill_when_told,
+    "client": create_client,
 }
 
 if __name__ == "__main__":

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
-import os
 import queue
-import shutil
 import subprocess
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,24 +21,15 @@ from typing import IO, Any
 
 import pytest
 
-from environments import CACHE, jars_folder, java_path, pulsar_version
+import java_classes
+from environments import SetupError
 from support.brokers import Broker
 
 SOURCES = Path(__file__).resolve().parent.parent / "integration" / "java"
 # Longer than the peer's own limit of a minute, so that its error arrives first.
 _LIMIT_SECONDS = 75
 _STOP_SECONDS = 10
-_OPEN = ("java.nio", "jdk.internal.misc", "sun.net", "jdk.internal.platform", "java.util.zip")
-_LOGGING = """\
-status = error
-appender.err.type = Console
-appender.err.name = err
-appender.err.target = SYSTEM_ERR
-appender.err.layout.type = PatternLayout
-appender.err.layout.pattern = %d{HH:mm:ss.SSS} [%t] %-5level %c{1} - %msg%n
-rootLogger.level = warn
-rootLogger.appenderRef.err.ref = err
-"""
+_OPTIONS = ("-Xmx384m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 Schema = str | Mapping[str, Any] | None
 
@@ -121,7 +108,6 @@ class JavaPeer:
     def __init__(self, folder: Path, *, limit_seconds: float = _LIMIT_SECONDS) -> None:
         self._limit_seconds = limit_seconds
         self.folder, self._log = folder, folder / "peer.log"
-        (folder / "log4j2.properties").write_text(_LOGGING)
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[bytes] = queue.Queue()
 
@@ -135,21 +121,14 @@ class JavaPeer:
         """Start the JVM unless it runs: the first time, and after a test that broke it."""
         if self._process is not None and self._process.poll() is None:
             return
-        java, classes = _java(), _compiled()
+        try:
+            classes = java_classes.compiled(sorted(SOURCES.glob("*.java")), "java-peer")
+            command = java_classes.command(classes, "Peer", _OPTIONS)
+        except SetupError as error:
+            raise PeerGone(str(error)) from None
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    java,
-                    "-Xmx384m",
-                    "-XX:MaxDirectMemorySize=256m",
-                    "-XX:+UseSerialGC",
-                    "-XX:TieredStopAtLevel=1",
-                    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPEN),
-                    f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
-                    "-cp",
-                    f"{classes}{os.pathsep}{jars_folder()}/*",
-                    "Peer",
-                ],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -451,40 +430,7 @@ def _read(stdout: IO[bytes], answers: queue.Queue[bytes]) -> None:
     answers.put(b"")
 
 
-# ---- compiling and fixtures ------------------------------------------------------------------------------------------
-
-
-def _java() -> str:
-    java = java_path()
-    if java is None or not jars_folder().is_dir():
-        raise PeerGone("Java or the broker's jars are missing: run `dev/setup broker`")
-    return java
-
-
-def _compiled() -> Path:
-    """Return the folder of the peer's classes, compiled now if there is none for this source text."""
-    sources = sorted(SOURCES.glob("*.java"))
-    text = b"".join(source.read_bytes() for source in sources)
-    digest = hashlib.sha256(pulsar_version().encode() + text).hexdigest()[:16]
-    done = CACHE / "java-peer" / digest
-    if done.is_dir():
-        return done
-    done.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=done.parent, prefix="new-"))
-    # The compiler as a module of the Java that runs: there need not be a `javac` beside it. It expands no wildcards.
-    compiler = [_java(), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-encoding", "UTF-8", "-proc:none", "-nowarn"]
-    jars = os.pathsep.join(str(jar) for jar in sorted(jars_folder().glob("*.jar")))
-    command = [*compiler, "-cp", jars, "-d", str(fresh), *map(str, sources)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=fresh)
-    if ran.returncode != 0:
-        shutil.rmtree(fresh)
-        raise PeerGone(f"the Java peer does not compile (it needs a JDK, not only a JRE):\n{ran.stderr}{ran.stdout}")
-    try:
-        fresh.rename(done)
-    except OSError:
-        # Another session was faster.
-        shutil.rmtree(fresh)
-    return done
+# ---- fixtures ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
