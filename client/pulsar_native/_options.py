@@ -73,6 +73,7 @@ class ReaderOptions(TypedDict, total=False):
     """Options of `create_reader`, with the Java client's names; described at `ReaderConfig`."""
 
     subscription_name: str | None
+    auto_scaled_receiver_queue_size_enabled: bool
     auto_update_partitions: bool
     auto_update_partitions_interval_seconds: float
     max_pending_chunked_message: int

@@ -90,6 +90,8 @@ class Broker:
             topic,
             start,
             receiver_queue_size=queue_size or self._options.receiver_queue_size,
+            # What waits here is limited in bytes, too: to the client's memory, which the readers of a worker share.
+            auto_scaled_receiver_queue_size_enabled=True,
             subscription_role_prefix=self._options.subscription_prefix,
             start_message_id_inclusive=True,
             is_read_compacted=self._options.read_compacted if compacted is None else compacted,

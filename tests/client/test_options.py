@@ -198,6 +198,7 @@ READER_OPTIONS: list[dict[str, Any]] = [
         "topic": "t",
         "start_message_id": MessageId(1, 2, 3),
         "receiver_queue_size": 1001,
+        "auto_scaled_receiver_queue_size_enabled": True,
         "reader_name": "name",
         "subscription_role_prefix": "role",
         "is_read_compacted": True,

@@ -14,6 +14,7 @@ from pulsar_native import (
     InitialPosition,
     InvalidConfiguration,
     MemoryBufferIsFull,
+    MessageId,
     Result,
     Timeout,
 )
@@ -248,3 +249,21 @@ def test_a_push_consumer_is_held_back_by_each_limit_and_its_clients_producer_by_
 def test_a_queue_of_none_does_not_scale(client: Any, topic: NewTopic) -> None:
     with pytest.raises(InvalidConfiguration, match="above 0"):
         client.subscribe(topic(), "sub", receiver_queue_size=0, auto_scaled_receiver_queue_size_enabled=True)
+
+
+@pytest.mark.proves("N4")
+def test_reader_with_scaled_queue_waits_within_memory_limit(
+    broker: Broker, plain_client: Client, topic: NewTopic
+) -> None:
+    name, limit, size = topic(), 2_000_000, 100_000
+    publish(plain_client, name, contents(100, size))
+    with Client(broker.service_url, memory_limit_bytes=limit) as client:
+        reader = client.create_reader(name, MessageId.earliest, auto_scaled_receiver_queue_size_enabled=True)
+        rows = 0
+        for batch in reader.arrow_batches(max_rows=5):
+            # An application that is slower than the broker.
+            queued = settled(lambda: used(client)) if rows < 40 else used(client)
+            assert queued < limit + 2 * size
+            rows += batch.num_rows
+        assert rows == 100 and used(client) == 0
+        assert queue_size(reader) < 1000

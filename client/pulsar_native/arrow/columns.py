@@ -97,15 +97,10 @@ class EntryRows:
             return self.last - self.first
         return self.skip.count(b"\0", self.first, self.last)
 
-
-def rows(slices: Iterable[EntryRows]) -> int:
-    """Return the number of rows of these slices."""
-    return sum(map(len, slices))
-
-
-def nbytes(slices: Iterable[EntryRows]) -> int:
-    """Return the approximate bytes of entries these slices cover; for limiting a record batch."""
-    return sum(len(part.body) * len(part) // part.parsed.num_messages for part in slices)
+    @property
+    def nbytes(self) -> int:
+        """Approximate bytes of the entry that the slice covers; for limiting a record batch."""
+        return len(self.body) * len(self) // self.parsed.num_messages
 
 
 def record_batch(

@@ -35,6 +35,8 @@ class ReaderConfig(Config):
     :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
         Default False.
     :param receiver_queue_size: number of messages that the broker sends ahead of `read_next`, at least 0. Default 1000.
+    :param auto_scaled_receiver_queue_size_enabled: True begins with a queue of 1, which grows to `receiver_queue_size`
+        as needed and counts against the client's `memory_limit_bytes` (PIP-74). Default False.
     :param reader_name: name shown in the topic's statistics. Default None: a generated one.
     :param subscription_role_prefix: prefix of the generated subscription name. Default None.
     :param subscription_name: name of the non-durable subscription. Default None: a generated one.
@@ -60,6 +62,7 @@ class ReaderConfig(Config):
     start_message_id: MessageId
     start_message_id_inclusive: bool = False
     receiver_queue_size: int = 1000
+    auto_scaled_receiver_queue_size_enabled: bool = False
     reader_name: str | None = None
     subscription_role_prefix: str | None = None
     subscription_name: str | None = None
@@ -110,6 +113,7 @@ class ReaderConfig(Config):
             # The broker uses this for a start id behind the end of the topic.
             initial_position=InitialPosition.Latest,
             receiver_queue_size=self.receiver_queue_size,
+            auto_scaled_receiver_queue_size_enabled=self.auto_scaled_receiver_queue_size_enabled,
             consumer_name=self.reader_name,
             is_read_compacted=self.is_read_compacted,
             crypto_key_reader=self.crypto_key_reader,

@@ -32,6 +32,7 @@ def test_reader_consumer_config() -> None:
         start_message_id=start,
         start_message_id_inclusive=True,
         receiver_queue_size=5,
+        auto_scaled_receiver_queue_size_enabled=True,
         reader_name="me",
         is_read_compacted=True,
         crypto_key_reader=CryptoKeyReader("public", "private"),
@@ -49,6 +50,7 @@ def test_reader_consumer_config() -> None:
     assert consumer.initial_position is InitialPosition.Latest
     assert (consumer.start_message_id, consumer.start_message_id_inclusive) == (start, True)
     assert (consumer.receiver_queue_size, consumer.consumer_name, consumer.is_read_compacted) == (5, "me", True)
+    assert consumer.auto_scaled_receiver_queue_size_enabled
     assert consumer.crypto_key_reader is config.crypto_key_reader
     assert consumer.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
     assert (consumer.auto_update_partitions, consumer.auto_update_partitions_interval_seconds) == (False, 61)

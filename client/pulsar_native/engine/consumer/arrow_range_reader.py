@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, nbytes, record_batch, rows
+from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, record_batch
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.seek import last_message_id, seek
@@ -153,8 +153,8 @@ class ArrowRangeReader:
         if collected is None:
             collected = self._parts[child] = _Part(child.topic.full, child.topic.partition)
         collected.slices.append(part)
-        collected.rows += rows([part])
-        collected.bytes += nbytes([part])
+        collected.rows += len(part)
+        collected.bytes += part.nbytes
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
         undecrypted = child.undecodable.undecrypted_count - self._undecrypted[child]
@@ -198,7 +198,7 @@ def _groups(slices: list[EntryRows], max_rows: int, max_bytes: int) -> Iterator[
     group: list[EntryRows] = []
     count = size = 0
     for part in slices:
-        own_rows, own_bytes = rows([part]), nbytes([part])
+        own_rows, own_bytes = len(part), part.nbytes
         if group and (count + own_rows > max_rows or size + own_bytes > max_bytes):
             yield group
             group, count, size = [], 0, 0
