@@ -146,14 +146,21 @@ def test_a_stalled_range_is_an_error(api: Api, broker: Broker, client: Any, rela
         list(reader.arrow_batches(timeout_millis=800))
 
 
-def test_messages_and_columns_from_one_reader(api: Api, client: Any, topic: NewTopic) -> None:
+@pytest.mark.parametrize("counts", [(6, 2), (20,), (1,) * 8, (3, 12, 1, 1)])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_messages_and_columns_from_one_reader(
+    api: Api, client: Any, topic: NewTopic, counts: tuple[int, ...], bounded: bool
+) -> None:
     name = topic()
-    publish(api, client, name, 6, 2)
+    ids = publish(api, client, name, *counts)
     reader = client.create_reader(name, MessageId.earliest)
+    # Small entries behind the first are decoded with it.
     assert [int(reader.read_next(10_000).data()) for _ in range(2)] == [0, 1]
-    assert numbers(reader.arrow_batches()) == list(range(2, 8))
-    publish(api, client, name, 1)
-    assert int(reader.read_next(10_000).data()) == 0
+    end = {"end": ids[-2]} if bounded else {}
+    assert numbers(reader.arrow_batches(**end)) == list(range(2, len(ids) - (2 if bounded else 0)))
+    if not bounded:
+        publish(api, client, name, 1)
+        assert int(reader.read_next(10_000).data()) == 0
 
 
 @pytest.mark.proves("N12")

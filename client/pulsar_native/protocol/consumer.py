@@ -579,9 +579,14 @@ class ConsumerCore:
             or (self._deliveries and not self._awaits_key)
         )
 
+    @property
+    def has_decoded(self) -> bool:
+        """True while a decoded message is not dequeued. Thread-safe, without lock."""
+        return bool(self._all_messages or self._cut_at is not None or self.prefetch.messages)
+
     def is_empty(self) -> bool:
         """Return True if nothing is queued, withheld or not."""
-        return not (self._all_messages or self.all_deliveries or self._cut_at is not None or self.prefetch.messages)
+        return not (self.all_deliveries or self.has_decoded)
 
     def has_queued(self) -> bool:
         """Return True if a message can be dequeued immediately, decoding as far as needed to be sure."""

@@ -118,7 +118,7 @@ class ConsumerPosition:
     # --- end --------------------------------------------------------------------------------------------------------
 
     def is_past(self, end: MessageId) -> bool:
-        """Return True if everything before `end` was decoded, judged by entry ids. Thread-safe."""
+        """Return True if everything before `end` was decoded, dequeued or not, judged by entry ids. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self.last_decoded is not None and self.last_decoded >= (end.ledger_id(), before)
 

@@ -130,6 +130,9 @@ class ArrowRangeReader:
             if end is None:
                 # Exclusive end behind the current last message: messages published later are not waited for.
                 end = self._ends[child] = _behind(last)
+            if child.core.has_decoded:
+                # Messages decoded together with one that `read_next` returned.
+                continue
             if last.entry_id() < 0 or child.position.is_past(end) or not _before_end(last, end, child):
                 self._passed(child)
 
@@ -143,7 +146,7 @@ class ArrowRangeReader:
         wanted = missing is None or part.parsed.metadata.uuid in missing
         if missing is not None:
             missing.discard(part.parsed.metadata.uuid)
-        if (end is not None and not _cut(part, end)) or (end is not None and child.position.is_past(end)):
+        if end is not None and (not _cut(part, end) or (child.position.is_past(end) and not child.core.has_decoded)):
             self._passed(child)
         if not wanted:
             return
@@ -237,6 +240,7 @@ def _cut(part: EntryRows, end: MessageId) -> bool:
 
 def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bool:
     """Return True if a deliverable message before `end` is still to arrive, given the topic's last deliverable id."""
+    # Nothing decoded is queued.
     seen = child.position.last_decoded
     reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
     if seen is None:
