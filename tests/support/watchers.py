@@ -90,9 +90,15 @@ def payloads(stack: AirflowStack, asset: str) -> list[Any]:
     return [extra["payload"] for extra in extras]
 
 
-def wait(stack: AirflowStack, what: str, ask: Callable[[], Any], seconds: float = 120) -> Any:
-    """Wait for an answer that is true."""
-    return stack.processes.wait_for(what, ask, seconds)
+def wait(
+    stack: AirflowStack,
+    what: str,
+    ask: Callable[[], Any],
+    seconds: float = 120,
+    report: Callable[[], str] | None = None,
+) -> Any:
+    """Wait for an answer that is true; the report is printed where none comes."""
+    return stack.processes.wait_for(what, ask, seconds, report)
 
 
 class Published:
@@ -159,6 +165,13 @@ class Watched:
     def complete(self, published: Published) -> bool:
         """Return whether every watcher has an event of each message."""
         return all(published.expected[name] <= set(self.seen(name)) for name in MATCHES)
+
+    def left(self, published: Published) -> str:
+        """Return what is missing: events of messages, and messages without an acknowledgement."""
+        missing = {name: sorted(published.expected[name] - set(self.seen(name))) for name in MATCHES}
+        keys = ("msgBacklog", "unackedMessages", "msgOutCounter", "msgRateRedeliver", "consumers")
+        stats = {name: {key: each[key] for key in keys} for name, each in self.subscriptions().items()}
+        return f"no events of: {missing}\nsubscriptions: {json.dumps(stats, indent=1)}"
 
     def split(self) -> list[int]:
         """Return how many triggers each triggerer has."""
@@ -233,7 +246,13 @@ def watch_and_kill(
     watched.kill_between_receive_and_store(published, 150)
     published.publish(50)
     published.rare(1)
-    wait(stack, "all events", lambda: watched.complete(published) and watched.settled(), 180)
+    wait(
+        stack,
+        "all events",
+        lambda: watched.complete(published) and watched.settled(),
+        180,
+        lambda: watched.left(published),
+    )
     check(watched, published, 150)
     for number in range(MANY):
         assert len(payloads(stack, f"many{number}{watched.suffix}")) >= 3
