@@ -44,6 +44,8 @@ from support.airflow_metadata import Metadata, SqliteMetadata
 from support.airflow_processes import AirflowProcesses, parents
 from support.airflow_run import FINAL, RUN_SECONDS, Run, quoted, reports
 
+# Times a task or run is marked before a refusal counts.
+_MARK_TRIES = 5
 _HEADER = """\
 import datetime
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task
@@ -343,10 +345,18 @@ class AirflowStack:
         self._mark(run, task_id, map_index, "success")
 
     def _mark(self, run: Run, task_id: str | None, map_index: int, state: str) -> None:
-        if task_id is None:
-            self._call("PATCH", run.path, {"state": state})
-        else:
-            self._call("PATCH", run.task_path(task_id, map_index), {"new_state": state})
+        path, body = run.path, {"state": state}
+        if task_id is not None:
+            path, body = run.task_path(task_id, map_index), {"new_state": state}
+        for tries in reversed(range(_MARK_TRIES)):
+            try:
+                self._call("PATCH", path, body)
+                return
+            except urllib.error.HTTPError as error:
+                # On SQLite Airflow answers so, with nothing changed, where another process writes at that moment.
+                if error.code != 500 or not tries:
+                    raise
+            time.sleep(1)
 
     def delete_run(self, run: Run) -> None:
         """Delete a run that has ended, and with it all that Airflow keeps of it but its logs."""

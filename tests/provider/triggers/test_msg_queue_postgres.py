@@ -26,8 +26,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres, broker: 
             airflow.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.proves("A18", "A20", "K2", "K3", "K7")
 def test_watchers_on_postgres_lose_nothing(
     stack: AirflowStack, broker: Broker, client: Client, admin: AdminClient, topic: NewTopic
