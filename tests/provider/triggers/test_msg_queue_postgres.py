@@ -37,6 +37,7 @@ def test_watchers_on_postgres_lose_nothing(
         watch_and_kill(stack, client, admin, "watchers_postgres", topic(), topic("bytes"))
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 @pytest.mark.timeout(300)
 @pytest.mark.proves("A20")
