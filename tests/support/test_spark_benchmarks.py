@@ -78,7 +78,8 @@ def test_parse_status_of_ended_process_has_no_peak(worker: Any) -> None:
     assert "VmHWM" not in worker.parse_status("Name:\tpython\nState:\tZ (zombie)\n")
 
 
-_BUSY = "import time\nwhile time.process_time() < 0.5: pass\n"
+# More than the tests ask for: /proc counts in ticks, and may lag behind the process's own clock.
+_BUSY = "import time\nwhile time.process_time() < 0.7: pass\n"
 # A child that starts a grandchild and ends at once: the grandchild's CPU is nobody's unless orphans are adopted.
 _ORPHAN = f"""
 import subprocess, sys
