@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
-# How run.py calls this project's client: by the codec it was told to use.
+# How run.py calls this project's client: by the codec of the run.
 OURS = ("ours", "python", "compiled")
 
 

@@ -50,7 +50,7 @@ PEERS = ("java", "drain")
 
 @dataclass(frozen=True)
 class Side:
-    """Who is measured: a client by its module or one of PEERS; of ours, the codec it is to use (none: its choice)."""
+    """Side of a measurement: a client by its module, or one of PEERS; of ours the codec to use (none: its choice)."""
 
     peer: str
     codec: str | None = None

@@ -39,7 +39,7 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class Side:
-    """Who is measured: its name in the table, the worker's peer, the environment, of ours the codec and the splits."""
+    """Side of a measurement: name in the table, the worker's peer, environment, of ours the codec and the splits."""
 
     name: str
     peer: str
@@ -61,7 +61,7 @@ SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD)
 
 @dataclass(frozen=True)
 class Content:
-    """What a topic holds: messages of random bytes with an event time, and with a key and two properties if described.
+    """Content of a topic: messages of random bytes with an event time, and with a key and two properties if described.
 
     `partitions` 0 is a topic without partitions.
     """

@@ -290,7 +290,7 @@ def listeners(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[],
         client.subscribe(request["topic"], name, shared, message_listener=on_message)
         for _ in range(request["consumers"])
     ]
-    own = {**request, "peer": "pulsar_native", "action": "fill-when-told"}
+    own = {**request, "peer": "pulsar_native", "action": "fill-on-signal"}
     filling = subprocess.Popen(
         [sys.executable, __file__, json.dumps(own)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -306,7 +306,7 @@ def listeners(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[],
     return run
 
 
-def fill_when_told(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+def fill_on_signal(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
     """Publish when stdin ends; the first line of output says that all is prepared."""
     run = publish(pulsar, client, request)
     print("ready", flush=True)
@@ -544,7 +544,7 @@ ACTIONS = {
     **{f"close-{what}": close(what) for what in ("producer", "consumer", "reader")},
     "lookup": lookup,
     "fill": fill,
-    "fill-when-told": fill_when_told,
+    "fill-on-signal": fill_on_signal,
     "client": create_client,
 }
 

@@ -19,15 +19,11 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
-from pulsar_native.wire import _impl
 from pulsar_native.wire._impl import encode_single_fields
+from pulsar_native.wire._impl import usual_fields as usual_fields
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-# Encoded fields of a message that has usual ones only; None for those that are to be checked.
-usual_fields = _impl.usual_fields
 
 
 def outgoing(

@@ -239,7 +239,7 @@ class SqlBatchState:
             self._table.run(self._connection, self._table.definition)
             self._connection.commit()
         except Exception as error:
-            # The table may be there all the same: made by hand, for a database without IF NOT EXISTS or a role without
+            # The table may be there all the same: made before, for a database without IF NOT EXISTS or a role without
             # the right to make one, or in this moment by another try.
             self._connection.rollback()
             refused = error

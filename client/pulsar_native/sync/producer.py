@@ -237,9 +237,9 @@ class Producer(Closeable, Generic[T_contra]):
             receipt and aborts if it failed. Default None.
         """
         if callback is None:
-            told = None
+            wrapped = None
         elif callable(callback):
-            told = (callback,)
+            wrapped = (callback,)
         else:
             raise InvalidConfiguration(f"callback must be callable or None, not {type(callback).__name__}")
         try:
@@ -249,18 +249,18 @@ class Producer(Closeable, Generic[T_contra]):
                 and txn is None and not self._process.is_over
             ):  # fmt: skip
                 if properties is None and partition_key is None and ordering_key is None and event_timestamp is None:
-                    full = self._take_plain(content, told)
+                    full = self._take_plain(content, wrapped)
                     if full is not None:
-                        self._wait_for_room(full, partial(self._take_plain, content, told))
+                        self._wait_for_room(full, partial(self._take_plain, content, wrapped))
                     return
                 fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
                 if fields is not None:
-                    full = self._take_described(content, told, fields)
+                    full = self._take_described(content, wrapped, fields)
                     if full is not None:
-                        self._wait_for_room(full, partial(self._take_described, content, told, fields))
+                        self._wait_for_room(full, partial(self._take_described, content, wrapped, fields))
                     return
             self._send(
-                content, as_callback(told), properties, partition_key, ordering_key,
+                content, as_callback(wrapped), properties, partition_key, ordering_key,
                 sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
                 schema, txn,
             )  # fmt: skip

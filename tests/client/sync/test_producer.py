@@ -238,9 +238,9 @@ def test_send_async_described_messages_all_arrive_as_sent(fake: FakeBroker, clie
     producer = client.create_producer(
         "t", batching_enabled=True, batching_max_publish_delay_ms=60_000, batching_max_messages=len(given)
     )
-    told: list[Result] = []
+    results: list[Result] = []
     for number, options in enumerate(given):
-        producer.send_async(b"%d" % number, lambda result, _id: told.append(result), **options)
+        producer.send_async(b"%d" % number, lambda result, _id: results.append(result), **options)
     (seen,) = fake.wait(Kind.SEND)
     entry = parse_entry(seen.payload)
     places = split_batch(entry.body, len(given))
@@ -255,8 +255,8 @@ def test_send_async_described_messages_all_arrive_as_sent(fake: FakeBroker, clie
         assert single.ordering_key == options.get("ordering_key", "").encode()
         assert single.event_time == options.get("event_timestamp", 0)
     answer(seen, 3)
-    wait_until(lambda: len(told) == len(given))
-    assert set(told) == {Result.Ok}
+    wait_until(lambda: len(results) == len(given))
+    assert set(results) == {Result.Ok}
 
 
 @pytest.mark.parametrize(("options", "text"), ODD)
