@@ -28,6 +28,7 @@ from pulsar_native.schema import BytesSchema, Schema
 MAX_U64 = (1 << 64) - 1
 MAX_I64 = (1 << 63) - 1
 _TEXT = frozenset({str})
+_BYTES = BytesSchema()
 
 
 def checked_timeout(timeout: float | None) -> float | None:
@@ -187,7 +188,7 @@ def deadline(timeout_millis: int | None, now: float) -> float | None:
 def checked_schema(schema: object) -> Schema[Any]:
     """Return the schema of a producer or consumer, of bytes for None."""
     if schema is None:
-        return BytesSchema()
+        return _BYTES
     if not isinstance(schema, Schema):
         raise InvalidConfiguration(f"schema must be a Schema, such as StringSchema(), not {type(schema).__name__}")
     return schema

@@ -110,7 +110,7 @@ class ClientConfig(Config):
         return {**self.__dict__, "meter_provider": None}
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        self._check_options({})
         self._check_service()
         provider = self.meter_provider
         require(

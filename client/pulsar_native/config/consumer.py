@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from pulsar_native.config.base import (
@@ -47,6 +48,9 @@ class ConsumerEventListener(Protocol):
 
     def became_active(self, consumer: Any, partition: int) -> Any: ...
     def became_inactive(self, consumer: Any, partition: int) -> Any: ...
+
+
+_USUAL_LIMITS = BatchReceivePolicy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +152,7 @@ class ConsumerConfig(Config):
     start_message_id_inclusive: bool = False
     crypto_key_reader: KeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
-    batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
+    batch_receive_policy: BatchReceivePolicy = _USUAL_LIMITS
     pattern_auto_discovery_period: float = 60
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
     max_pending_chunked_message: int = 10
@@ -158,43 +162,21 @@ class ConsumerConfig(Config):
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
-        self._check_choices()
-        require(
-            isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
-            "a consumer needs a non-blank subscription_name",
-        )
-        check_texts(self, "consumer_name")
-        check_integer("receiver_queue_size", self.receiver_queue_size, 0)
+        changed = self._check_options(_CHECKS)
+        if "consumer_name" in changed:
+            check_texts(self, "consumer_name")
+        if not _REDELIVERY.isdisjoint(changed):
+            self._check_redelivery()
+        if "key_shared_policy" in changed:
+            self._check_key_shared()
         require(
             self.receiver_queue_size > 0 or not self.auto_scaled_receiver_queue_size_enabled,
             "auto_scaled_receiver_queue_size_enabled needs a receiver_queue_size above 0, which it scales up to",
         )
-        check_number(
-            "max_total_receiver_queue_size_across_partitions", self.max_total_receiver_queue_size_across_partitions, 1
-        )
-        check_integer("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
-        require(
-            isinstance(self.batch_receive_policy, BatchReceivePolicy),
-            "batch_receive_policy must be a ConsumerBatchReceivePolicy (or BatchReceivePolicy)",
-        )
-        check_number("acknowledgment_group_time_ms", self.acknowledgment_group_time_ms, 0)
-        check_number("max_acknowledgment_group_size", self.max_acknowledgment_group_size, 1)
-        check_number("priority_level", self.priority_level, 0)
-        check_number("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0)
-        check_number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
-        check_number("max_pending_chunked_message", self.max_pending_chunked_message, 0)
-        check_number(
-            "expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0
-        )
-        check_strings("properties", self.properties)
-        check_strings("subscription_properties", self.subscription_properties)
-        self._check_redelivery()
-        self._check_key_shared()
         require(
             not self.is_read_compacted or self.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover),
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
-        check_key_reader(self.crypto_key_reader)
 
     def _check_key_shared(self) -> None:
         policy = self.key_shared_policy
@@ -216,20 +198,61 @@ class ConsumerConfig(Config):
             check_number(
                 "unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms
             )
-        precision = self.negative_ack_redelivery_delay_precision
-        check_number("negative_ack_redelivery_delay_precision", precision, 0, 30)
-        require(isinstance(precision, int), "negative_ack_redelivery_delay_precision must be a number of bits")
-        for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
-            backoff = getattr(self, name)
-            require(
-                backoff is None or callable(getattr(backoff, "next", None)),
-                f"{name} needs a method next(redelivery_count), as MultiplierRedeliveryBackoff has",
-            )
         require(
             self.ack_timeout_redelivery_backoff is None or bool(self.unacked_messages_timeout_ms),
             "ack_timeout_redelivery_backoff needs unacked_messages_timeout_ms",
         )
-        require(
-            self.dead_letter_policy is None or isinstance(self.dead_letter_policy, DeadLetterPolicy),
-            "dead_letter_policy must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy)",
-        )
+
+
+def _check_subscription_name(name: str, value: object) -> None:
+    require(isinstance(value, str) and bool(value.strip()), f"a consumer needs a non-blank {name}")
+
+
+def _check_precision(name: str, value: object) -> None:
+    check_number(name, value, 0, 30)
+    require(isinstance(value, int), f"{name} must be a number of bits")
+
+
+def _check_backoff(name: str, value: object) -> None:
+    require(
+        value is None or callable(getattr(value, "next", None)),
+        f"{name} needs a method next(redelivery_count), as MultiplierRedeliveryBackoff has",
+    )
+
+
+def _check_batch_receive_policy(name: str, value: object) -> None:
+    require(
+        isinstance(value, BatchReceivePolicy), f"{name} must be a ConsumerBatchReceivePolicy (or BatchReceivePolicy)"
+    )
+
+
+def _check_dead_letter_policy(name: str, value: object) -> None:
+    require(
+        value is None or isinstance(value, DeadLetterPolicy),
+        f"{name} must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy)",
+    )
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "subscription_name": _check_subscription_name,
+    "receiver_queue_size": partial(check_integer, minimum=0),
+    "max_total_receiver_queue_size_across_partitions": partial(check_number, minimum=1),
+    "negative_ack_redelivery_delay_ms": partial(check_integer, minimum=0),
+    "negative_ack_redelivery_delay_precision": _check_precision,
+    "negative_ack_redelivery_backoff": _check_backoff,
+    "ack_timeout_redelivery_backoff": _check_backoff,
+    "acknowledgment_group_time_ms": partial(check_number, minimum=0),
+    "max_acknowledgment_group_size": partial(check_number, minimum=1),
+    "dead_letter_policy": _check_dead_letter_policy,
+    "properties": check_strings,
+    "subscription_properties": check_strings,
+    "priority_level": partial(check_number, minimum=0),
+    "crypto_key_reader": check_key_reader,
+    "batch_receive_policy": _check_batch_receive_policy,
+    "pattern_auto_discovery_period": partial(check_number, minimum=0),
+    "max_pending_chunked_message": partial(check_number, minimum=0),
+    "expire_time_of_incomplete_chunked_message_ms": partial(check_number, minimum=0),
+    "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
+}
+# Options whose values are checked against each other.
+_REDELIVERY = frozenset({"unacked_messages_timeout_ms", "unacked_messages_tick_ms", "ack_timeout_redelivery_backoff"})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from pulsar_native.config.base import (
@@ -127,28 +128,15 @@ class ProducerConfig(Config):
     initial_subscription_name: str | None = None
 
     def __post_init__(self) -> None:
-        self._check_choices()
-        check_topic(self.topic, "a producer needs a topic")
-        check_texts(self, "producer_name", "encryption_key")
-        check_integer("send_timeout_millis", self.send_timeout_millis, 0)
-        check_number("max_pending_messages", self.max_pending_messages, 0)
-        check_number("max_pending_messages_across_partitions", self.max_pending_messages_across_partitions, 0)
-        check_number("batching_max_messages", self.batching_max_messages, 1)
-        # With 0 bytes or milliseconds no message waits for another one.
-        check_number("batching_max_allowed_size_in_bytes", self.batching_max_allowed_size_in_bytes, 0)
-        check_number("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms, 0)
-        check_number("round_robin_partition_switch_frequency", self.round_robin_partition_switch_frequency, 1)
-        check_number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
-        check_number("compression_min_msg_body_size", self.compression_min_msg_body_size, 0)
-        require(isinstance(self.batching_type, BatchingType), "batching_type must be a BatchingType")
-        self._check_chunking()
-        if self.initial_sequence_id is not None:
-            check_integer("initial_sequence_id", self.initial_sequence_id, -1)
-        check_strings("properties", self.properties)
-        custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
-        require(not custom or self.message_router is not None, "CustomPartition routing needs a message_router")
-        require(self.message_router is None or callable(self.message_router), "message_router must be callable")
-        self._check_encryption()
+        changed = self._check_options(_CHECKS)
+        check_texts(self, *_TEXTS.intersection(changed))
+        if self.chunking_enabled:
+            self._check_chunking()
+        if "message_routing_mode" in changed:
+            custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
+            require(not custom or self.message_router is not None, "CustomPartition routing needs a message_router")
+        if not _ENCRYPTION.isdisjoint(changed):
+            self._check_encryption()
 
     @property
     def encryption_key_names(self) -> tuple[str, ...]:
@@ -157,16 +145,11 @@ class ProducerConfig(Config):
         return tuple(dict.fromkeys((*first, *self.encryption_keys)))
 
     def _check_encryption(self) -> None:
-        require(
-            not isinstance(self.encryption_keys, str) and isinstance(self.encryption_keys, Sequence | set | frozenset),
-            "encryption_keys must be a list of str; for a single key there is encryption_key",
-        )
         names = self.encryption_key_names
         require(
             all(isinstance(name, str) and bool(name) for name in names),
             "encryption_key and encryption_keys must be non-empty names",
         )
-        check_key_reader(self.crypto_key_reader)
         require(
             not names or self.crypto_key_reader is not None,
             "encryption_key needs a crypto_key_reader, for instance CryptoKeyReader(public_key_path, private_key_path)",
@@ -179,12 +162,52 @@ class ProducerConfig(Config):
         )
 
     def _check_chunking(self) -> None:
-        check_number("chunk_max_message_size", self.chunk_max_message_size, -1)
         require(
-            not (self.chunking_enabled and self.batching_enabled),
+            not self.batching_enabled,
             "chunking_enabled and batching_enabled exclude each other: set batching_enabled=False",
         )
-        require(
-            not (self.chunking_enabled and self.topic.startswith("non-persistent://")),
-            "chunking_enabled needs a persistent topic",
-        )
+        require(not self.topic.startswith("non-persistent://"), "chunking_enabled needs a persistent topic")
+
+
+def _check_topic(_name: str, value: object) -> None:
+    check_topic(value, "a producer needs a topic")
+
+
+def _check_sequence_id(name: str, value: object) -> None:
+    if value is not None:
+        check_integer(name, value, -1)
+
+
+def _check_router(name: str, value: object) -> None:
+    require(value is None or callable(value), f"{name} must be callable")
+
+
+def _check_encryption_keys(name: str, value: object) -> None:
+    require(
+        not isinstance(value, str) and isinstance(value, Sequence | set | frozenset),
+        f"{name} must be a list of str; for a single key there is encryption_key",
+    )
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "topic": _check_topic,
+    "initial_sequence_id": _check_sequence_id,
+    "send_timeout_millis": partial(check_integer, minimum=0),
+    "compression_min_msg_body_size": partial(check_number, minimum=0),
+    "max_pending_messages": partial(check_number, minimum=0),
+    "max_pending_messages_across_partitions": partial(check_number, minimum=0),
+    "batching_max_messages": partial(check_number, minimum=1),
+    # With 0 bytes or milliseconds no message waits for another one.
+    "batching_max_allowed_size_in_bytes": partial(check_number, minimum=0),
+    "batching_max_publish_delay_ms": partial(check_number, minimum=0),
+    "chunk_max_message_size": partial(check_number, minimum=-1),
+    "message_router": _check_router,
+    "round_robin_partition_switch_frequency": partial(check_number, minimum=1),
+    "properties": check_strings,
+    "encryption_keys": _check_encryption_keys,
+    "crypto_key_reader": check_key_reader,
+    "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
+}
+_TEXTS = frozenset({"producer_name", "encryption_key"})
+# Options whose values are checked against each other.
+_ENCRYPTION = frozenset({"encryption_key", "encryption_keys", "crypto_key_reader"})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from pulsar_native.config.base import (
     Config,
@@ -77,14 +79,12 @@ class ReaderConfig(Config):
     key_hash_range: Sequence[Range] | None = None
 
     def __post_init__(self) -> None:
-        self._check_choices()
-        require(bool(self.topics), "a reader needs a topic, or a list of them")
-        for name in self.topics:
-            check_topic(name, "a reader needs a topic, or a list of them")
-        check_texts(self, "reader_name", "subscription_role_prefix", "subscription_name")
-        check_integer("receiver_queue_size", self.receiver_queue_size, 0)
-        check_key_reader(self.crypto_key_reader)
-        check_number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        changed = self._check_options(_CHECKS)
+        topics = self.topics
+        require(bool(topics), _NO_TOPIC)
+        for name in topics:
+            check_topic(name, _NO_TOPIC)
+        check_texts(self, *_TEXTS.intersection(changed))
         if self.key_hash_range is not None:
             object.__setattr__(self, "key_hash_range", checked_ranges("key_hash_range", self.key_hash_range))
 
@@ -133,3 +133,12 @@ class ReaderConfig(Config):
     def _generated_name(self) -> str:
         name = f"reader-{secrets.token_hex(5)}"
         return f"{self.subscription_role_prefix}-{name}" if self.subscription_role_prefix else name
+
+
+_NO_TOPIC = "a reader needs a topic, or a list of them"
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "receiver_queue_size": partial(check_integer, minimum=0),
+    "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
+    "crypto_key_reader": check_key_reader,
+}
+_TEXTS = frozenset({"reader_name", "subscription_role_prefix", "subscription_name"})

@@ -160,7 +160,7 @@ class PushConsumerConfig(Config):
     poll_name_server_interval: int = 30000
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        self._check_options({})
         self._check_group()
         for name, low, high in _RANGES:
             _whole(name, getattr(self, name), low, high)

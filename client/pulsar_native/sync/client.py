@@ -327,7 +327,7 @@ class Client(NotPicklable):
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
             start_message_id_inclusive=start_message_id_inclusive,
-            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            batch_receive_policy=batch_receive_policy or ConsumerConfig.batch_receive_policy,
             key_shared_policy=key_shared_policy,
             batch_index_ack_enabled=batch_index_ack_enabled,
             regex_subscription_mode=regex_subscription_mode,
