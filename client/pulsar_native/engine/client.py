@@ -209,23 +209,22 @@ class ClientCore:
 
         A calling thread that reads the broker's answer itself makes it meanwhile, as of a topic without partitions.
         """
-        early: list[_Made] = []
-        found = await gather(
-            self._partitions_and_broker(name, lambda: early.append(make(dict.fromkeys(names, 0)))) for name in names
-        )
-        partitions = {name: count for name, (count, _) in zip(names, found, strict=True)}
-        if len(names) == 1 and not any(partitions.values()):
-            return early[0] if early else make(partitions), found[0][1]
+        if len(names) == 1:
+            (name,) = names
+            early: list[_Made] = []
+            count, broker = 0, None
+            if not name.is_partition:
+                count, broker = await self.lookup.partitions_and_broker(
+                    name, self.deadline(), lambda: early.append(make({name: 0}))
+                )
+            if not count:
+                return early[0] if early else make({name: 0}), broker
+            partitions = {name: count}
+        else:
+            counts = await gather(self.partition_count(name) for name in names)
+            partitions = dict(zip(names, counts, strict=True))
         await self.engine.enter_loop()
         return make(partitions), None
-
-    async def _partitions_and_broker(
-        self, topic: TopicName, meanwhile: Callable[[], None]
-    ) -> tuple[int, BrokerOfTopic | None]:
-        self._check_open()
-        if topic.is_partition:
-            return 0, None
-        return await self.lookup.partitions_and_broker(topic, self.deadline(), meanwhile)
 
     async def topic_partition_count(self, topic: str, *, auto_create: bool) -> int:
         """Return a topic's number of partitions; queried for a single partition, too: it may not exist."""

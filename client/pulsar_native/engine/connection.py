@@ -265,8 +265,10 @@ class Connection:
             raise
         finally:
             self.end_inline_read()
-        if not all(future.done() for future in futures):
-            self.engine.call(self.watch_requests)
+        for future in futures:
+            if not future.done():
+                self.engine.call(self.watch_requests)
+                break
         return futures
 
     async def answer(self, request_id: int, future: asyncio.Future[Any], expected: type[_Answer]) -> _Answer:
@@ -406,9 +408,11 @@ class Connection:
         transport = self._transport
         assert transport is not None
         missing = len(request_ids)
+        # Made before the response is here, while there is nothing else to do.
+        usual = commands.success(request_ids[-1])
         while missing:
             data, read = transport.peek(_INLINE_READ_SECONDS), 0
-            while missing and (first := self.core.first_answer(data[read:], request_ids)) is not None:
+            while missing and (first := self.core.first_answer(data[read:], request_ids, usual)) is not None:
                 answered, size = first
                 answered.sink.set_result(answered.answer)
                 missing -= 1

@@ -10,7 +10,6 @@ which reads the responses itself while nothing but them arrives.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -214,11 +213,12 @@ class Lookup:
                 )
                 if counted.partitions:
                     return int(counted.partitions), None
-                found = None
-                with contextlib.suppress(PulsarException):
+                try:
                     answer = await connection.answer(ids[1], begun[1], pb.CommandLookupTopicResponse)
-                    if answer.response == pb.CommandLookupTopicResponse.Connect:
-                        found = self._found(answer, topic, connection.address)
+                    is_found = answer.response == pb.CommandLookupTopicResponse.Connect
+                    found = self._found(answer, topic, connection.address) if is_found else None
+                except PulsarException:
+                    found = None
             finally:
                 connection.forget(ids[1], begun[1])
             return 0, found if generation == self._service.generation else None

@@ -37,6 +37,8 @@ class ConnectionPool:
         self._service = service
         service.on_change = self.leave
         self._connections: dict[_Key, asyncio.Task[Connection]] = {}
+        # Results of those tasks.
+        self._ready: dict[_Key, Connection] = {}
         self._unpooled: set[Connection] = set()
         self._tls = TlsContexts(config)
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -80,11 +82,10 @@ class ConnectionPool:
             self._watch_idle()
             return connection
         key = (logical, physical, random.randrange(slots) if slots > 1 else 0)
-        task = self._connections.get(key)
-        if task is not None and _usable(task):
-            connection = task.result()
-            connection.touch()
-            return connection
+        ready = self._ready.get(key)
+        if ready is not None and ready.is_open:
+            ready.touch()
+            return ready
         await self._engine.enter_loop()
         task = self._connections.get(key)
         if task is None or (task.done() and not _usable(task)):
@@ -114,6 +115,8 @@ class ConnectionPool:
         if self._closed:
             connection.close()
             raise AlreadyClosed("The client was closed meanwhile")
+        if self._connections.get(key) is mine:
+            self._ready[key] = connection
         self._watch_idle()
         return connection
 
@@ -122,6 +125,7 @@ class ConnectionPool:
         finished = task is not None and task.done() and not task.cancelled() and task.exception() is None
         if task is not None and finished and task.result() is connection:
             del self._connections[key]
+            self._ready.pop(key, None)
 
     async def _open(self, logical: Address, physical: Address) -> Connection:
         service, loop = self._service, self._engine.loop
@@ -158,6 +162,7 @@ class ConnectionPool:
         connections = self.connections()
         # Cleared first: a handler that reconnects immediately must find none of these.
         self._connections.clear()
+        self._ready.clear()
         self._unpooled.clear()
         for connection in connections:
             connection.close("the client moves to another cluster")
@@ -192,6 +197,7 @@ class ConnectionPool:
         for task in self._connections.values():
             task.cancel()
         self._connections.clear()
+        self._ready.clear()
         self._unpooled.clear()
 
 

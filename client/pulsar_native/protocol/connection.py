@@ -191,16 +191,16 @@ class ConnectionCore:
         command = self._decoder.only_command(data)
         return command.send_receipt if command is not None and command.type == _SEND_RECEIPT else None
 
-    def first_answer(self, data: bytes, request_ids: Sequence[int]) -> tuple[Answered, int] | None:
+    def first_answer(self, data: bytes, request_ids: Sequence[int], success: bytes) -> tuple[Answered, int] | None:
         """Return the response these bytes begin with and its frame's size, and remove its request from the table.
 
         None, without any change of state, for anything but a whole response, without error, to one of these requests.
+        `success` is the SUCCESS of the last one: the usual response to SUBSCRIBE and to a close, which is compared, as
+        parsing it takes longer than all the rest of this.
         """
         if self.phase is not Phase.READY:
             return None
-        success = commands.success(request_ids[-1])
         if data.startswith(success) and self._decoder.is_between_frames:
-            # The usual response to SUBSCRIBE and to a close; parsing it takes longer than all the rest of this.
             entry = self._requests.pop(request_ids[-1], None)
             answer = pb.CommandSuccess(request_id=request_ids[-1])
             return None if entry is None else (Answered(entry[2], answer, None), len(success))

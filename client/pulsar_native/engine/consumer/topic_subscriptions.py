@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +79,7 @@ class TopicSubscriptions:
     ) -> None:
         self._client = client
         # One name for all partitions, also of topics that are added later.
-        self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
+        self.name = config.consumer_name or f"{random.getrandbits(20):05x}"
         self.config = config
         self.topics = topics
         # Whether the topics may change, for a pattern or another reason.
