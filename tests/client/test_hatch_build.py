@@ -13,6 +13,8 @@ import pytest
 import environments
 
 CLIENT = Path(__file__).resolve().parents[2] / "client"
+# Compiling takes a minute where other work takes most of the processors.
+pytestmark = pytest.mark.timeout(360)
 
 
 def build(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
