@@ -2,7 +2,8 @@
 
 `Message`, its entry and the delivery inherit their fields from here, so that creating one, `data()` and `message_id()`
 are compiled steps without a Python call; the decoder of entries of one message, queues of messages and of
-acknowledgements, and methods of the APIs (`compiled_form`), are compiled, too.
+acknowledgements, the buffer of messages to send, the calls of their callbacks, and methods of the APIs
+(`compiled_form`), are compiled, too.
 Plain Python is the reference. The choice is made at import, by the same environment variable as in `wire._impl`, which
 reports a wrong value of it. Rules: no I/O; nothing of the wire format; each method of a queue is one atomic step, since
 the APIs call them in any thread without a lock.
@@ -310,9 +311,78 @@ class PendingAcks(deque[Any]):
         return runs
 
 
+class FastPathBuffer:
+    """Lock-free buffer of messages that need no checks of their own, the hot path of publishing.
+
+    Writers (no lock): 1. check that payload and encoded fields are at most `max_payload` and `items` fewer than
+    `capacity`; 2. append the payload, or a tuple of it, its callback and its fields, if it has any (`has_tuples` is set
+    before); 3. if `is_open` is not set, have the owner process late messages. Drainers hold the producer's lock and
+    clear `capacity` and `is_open` before they read `items`, so one side always sees a concurrent append. Late appends
+    may exceed `capacity`.
+    """
+
+    __slots__ = ("capacity", "has_tuples", "is_open", "items", "max_payload")
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.capacity = 0
+        self.max_payload = 0
+        self.is_open = False
+        self.has_tuples = False
+
+    def close(self) -> None:
+        """Close the buffer: the next writer must have it reopened."""
+        self.capacity = 0
+        self.is_open = False
+
+    def drain(self) -> tuple[list[bytes], list[Any] | None, list[bytes] | None]:
+        """Empty the buffer; return the payloads, and their callbacks and fields if there are any. The buffer must have
+        been closed.
+        """
+        items = self.items
+        taken = items[:]
+        # Writers append concurrently: an item appended after the copy stays in the buffer.
+        del items[: len(taken)]
+        if not self.has_tuples:
+            return taken, None, None
+        rows = [item if type(item) is tuple else (item, None, b"") for item in taken]
+        payloads, callbacks, fields = zip(*rows, strict=True) if rows else ((), (), ())
+        return list(payloads), list(callbacks), list(fields)
+
+
+def call_back(
+    callbacks: Sequence[Any],
+    outcome: tuple[Exception | None, Any],
+    place: tuple[int, int, int] | None,
+    topic: str,
+    unstored: MessageId,
+    failed: Callable[[], None],
+) -> None:
+    """Call the callbacks of an entry's messages, in a tuple with the result and an id, others with the error and an id.
+
+    `outcome` is error and result, `place` partition, ledger and entry id of a stored entry. `failed` is called while an
+    exception of a callback is handled.
+    """
+    error, result = outcome
+    count = len(callbacks)
+    message_id: MessageId | None = None
+    for index, callback in enumerate(callbacks):
+        if callback is None:
+            continue
+        if place is not None:
+            message_id = MessageId(*place, index, batch_size=count, topic=topic)
+        try:
+            if type(callback) is tuple:
+                callback[0](result, unstored if message_id is None else message_id)
+            else:
+                callback(error, message_id)
+        except Exception:
+            failed()
+
+
 _PYTHON = (
-    DeliveryFields, EntryFields, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
-    make_messages, make_uniform_messages,
+    DeliveryFields, EntryFields, FastPathBuffer, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
+    call_back, make_messages, make_uniform_messages,
 )  # fmt: skip
 _NAMES = tuple(each.__name__ for each in _PYTHON)
 
@@ -342,6 +412,6 @@ _compiled: Any = _chosen()
 is_compiled = _compiled is not None
 if not TYPE_CHECKING and is_compiled:
     (
-        DeliveryFields, EntryFields, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
-        make_messages, make_uniform_messages,
+        DeliveryFields, EntryFields, FastPathBuffer, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
+        call_back, make_messages, make_uniform_messages,
     ) = (getattr(_compiled, name) for name in _NAMES)  # fmt: skip

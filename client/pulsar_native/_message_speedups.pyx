@@ -496,6 +496,80 @@ cdef class PendingAcks:
         self._take_all()
 
 
+cdef class FastPathBuffer:
+    """As `_message_fields.FastPathBuffer`."""
+
+    cdef readonly list items
+    cdef public Py_ssize_t capacity, max_payload
+    cdef public bint is_open, has_tuples
+
+    def __init__(self):
+        self.items = []
+
+    def close(self):
+        """As `_message_fields.FastPathBuffer.close`."""
+        self.capacity = 0
+        self.is_open = False
+
+    def drain(self):
+        """As `_message_fields.FastPathBuffer.drain`."""
+        cdef list taken = self.items[:], payloads, callbacks, fields
+        del self.items[:len(taken)]
+        if not self.has_tuples:
+            return taken, None, None
+        payloads, callbacks, fields = [], [], []
+        for item in taken:
+            if type(item) is tuple:
+                payloads.append((<tuple>item)[0])
+                callbacks.append((<tuple>item)[1])
+                fields.append((<tuple>item)[2])
+            else:
+                payloads.append(item)
+                callbacks.append(None)
+                fields.append(b"")
+        return payloads, callbacks, fields
+
+    cdef int _add(self, bytes payload, object callback, bytes fields) except -1:
+        """Add a message; return 1, 2 if the owner must process it as a late one, 0 if it does not fit."""
+        if len(self.items) >= self.capacity or len(payload) + len(fields) > self.max_payload:
+            return 0
+        if callback is None and not fields:
+            self.items.append(payload)
+        else:
+            self.has_tuples = True
+            self.items.append((payload, callback, fields))
+        # After the message, as there.
+        return 1 if self.is_open else 2
+
+
+def call_back(callbacks, tuple outcome not None, tuple place, topic, unstored, failed):
+    """As `_message_fields.call_back`."""
+    cdef object error = outcome[0], result = outcome[1], message_id = None
+    cdef Py_ssize_t index = -1, count = len(callbacks)
+    if place is not None:
+        partition, ledger_id, entry_id = place
+    for callback in callbacks:
+        index += 1
+        if callback is None:
+            continue
+        if place is not None:
+            message_id = _new_id(MessageId)
+            message_id._partition = partition
+            message_id._ledger_id = ledger_id
+            message_id._entry_id = entry_id
+            message_id._batch_index = index
+            message_id._batch_size = count
+            message_id._topic = topic
+            message_id._first_chunk = None
+        try:
+            if type(callback) is tuple:
+                (<tuple>callback)[0](result, unstored if message_id is None else message_id)
+            else:
+                callback(error, message_id)
+        except Exception:
+            failed()
+
+
 # ---- methods of the APIs ---------------------------------------------------------------------------------------------
 #
 # `_message_fields.compiled_form` gives them to the classes; `__wrapped__` is the method in Python.
@@ -537,3 +611,45 @@ def acknowledge(self, message, *, txn=None):
             (<PendingAcks?>pending)._add(<MessageFields>message)
             return None
     return acknowledge.__wrapped__(self, message, txn=txn)
+
+
+def send_async(
+    self,
+    content,
+    callback,
+    properties=None,
+    partition_key=None,
+    ordering_key=None,
+    sequence_id=None,
+    replication_clusters=None,
+    disable_replication=False,
+    event_timestamp=None,
+    deliver_at=None,
+    deliver_after=None,
+    schema=None,
+    txn=None,
+):
+    """As `sync.Producer.send_async`."""
+    cdef int added
+    cdef object fields = b""
+    if (
+        type(content) is bytes and disable_replication is False and sequence_id is None and schema is None
+        and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
+        and (callback is None or callable(callback))
+    ):
+        fast_path = self._fast_path
+        if fast_path is not None and not self._process.is_over:
+            if not (
+                properties is None and partition_key is None and ordering_key is None and event_timestamp is None
+            ):
+                fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
+            if fields is not None:
+                added = (<FastPathBuffer?>fast_path)._add(content, None if callback is None else (callback,), fields)
+                if added:
+                    if added == 2:
+                        self._drain_late()
+                    return None
+    return send_async.__wrapped__(
+        self, content, callback, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
+    )

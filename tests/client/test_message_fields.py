@@ -23,7 +23,7 @@ import pytest
 
 import environments
 import pulsar_native
-from pulsar_native import Consumer, Reader
+from pulsar_native import Consumer, Producer, Reader
 from pulsar_native import _message_fields as chosen
 from pulsar_native.enums import CompressionType
 from pulsar_native.message import KeyedMessage, Message
@@ -281,11 +281,20 @@ def test_message_queue_compiled_checks_places_and_kind() -> None:
 
 
 def test_compiled_forms_look_like_their_methods() -> None:
-    for method in (Consumer.receive, Consumer.acknowledge, Reader.read_next):
+    for method in (Consumer.receive, Consumer.acknowledge, Reader.read_next, Producer.send_async):
         assert inspect.signature(method).return_annotation and method.__doc__
-        assert method.__qualname__.partition(".")[0] in ("Consumer", "Reader")
+        assert method.__qualname__.partition(".")[0] in ("Consumer", "Producer", "Reader")
         assert hasattr(method, "__wrapped__") is chosen.is_compiled
     assert list(inspect.signature(Consumer.acknowledge).parameters) == ["self", "message", "txn"]
+    if chosen.is_compiled:
+        # The parameters are repeated there: by position they must mean the same.
+        form = compiled().send_async
+        assert _parameters(form.__wrapped__) == _parameters(form, of_form=True)
+
+
+def _parameters(function: Any, *, of_form: bool = False) -> list[tuple[str, Any]]:
+    signature = inspect.signature(function, follow_wrapped=not of_form)
+    return [(each.name, each.default) for each in signature.parameters.values()]
 
 
 def test_message_class_same_with_either_implementation() -> None:
@@ -300,6 +309,76 @@ def test_message_class_same_with_either_implementation() -> None:
             assert method.__doc__ and method.__doc__.startswith("Return the")
         assert copy.copy(message).data() == b"hello" and copy.copy(message).message_id() == message.message_id()
     assert Message[bytes] is not None
+
+
+# ---- messages to send ------------------------------------------------------------------------------------------------
+
+
+def test_buffer_drains_payloads_in_order(fields: ModuleType) -> None:
+    buffer = fields.FastPathBuffer()
+    assert (buffer.capacity, buffer.max_payload, buffer.is_open, buffer.has_tuples) == (0, 0, False, False)
+    buffer.capacity, buffer.is_open = 5, True
+    buffer.items.extend([b"a", b"b"])
+    buffer.close()
+    assert (buffer.capacity, buffer.is_open) == (0, False)
+    assert buffer.drain() == ([b"a", b"b"], None, None) and buffer.drain() == ([], None, None)
+
+
+def test_buffer_drains_callbacks_and_fields_beside_payloads(fields: ModuleType) -> None:
+    buffer = fields.FastPathBuffer()
+    buffer.has_tuples = True
+    callback = (print,)
+    buffer.items.extend([b"a", (b"b", callback, b""), (b"c", None, b"own"), b"d"])
+    assert buffer.drain() == ([b"a", b"b", b"c", b"d"], [None, callback, None, None], [b"", b"", b"own", b""])
+    assert buffer.drain() == ([], [], [])
+
+
+def test_buffer_append_during_drain_stays() -> None:
+    """A writer appends between the copy and the removal; compiled, nothing comes between these two."""
+
+    class Raced(list[Any]):
+        def __getitem__(self, item: Any) -> Any:
+            copied = super().__getitem__(item)
+            self.append(b"late")
+            return copied
+
+    buffer = plain().FastPathBuffer()
+    buffer.items = Raced([b"a"])
+    assert buffer.drain() == ([b"a"], None, None)
+    assert list(buffer.items) == [b"late"]
+
+
+def test_callbacks_get_result_and_own_ids(fields: ModuleType) -> None:
+    called: list[Any] = []
+    unstored = MessageId()
+
+    def note(*arguments: Any) -> None:
+        called.append(arguments)
+
+    fields.call_back([None, (note,), note], (None, "ok"), (2, 7, 8), "t", unstored, called.clear)
+    (result, first), (error, second) = called
+    assert (result, error) == ("ok", None)
+    for index, message_id in ((1, first), (2, second)):
+        assert message_id == MessageId(2, 7, 8, index)
+        assert (message_id.batch_size(), message_id.topic_name()) == (3, "t")
+        assert message_id.first_chunk_message_id() is None
+    called.clear()
+    late = TimeoutError("late")
+    fields.call_back([(note,), note], (late, "timed out"), None, "t", unstored, called.clear)
+    assert called == [("timed out", unstored), (late, None)] and called[0][1] is unstored
+
+
+def test_callbacks_after_a_raising_one_are_called(fields: ModuleType) -> None:
+    called: list[Any] = []
+
+    def broken(*_: Any) -> None:
+        raise ValueError("the application's own")
+
+    def failed() -> None:
+        called.append(sys.exc_info()[1])
+
+    fields.call_back([broken, (broken,), lambda *_: called.append("last")], (None, 0), None, "t", MessageId(), failed)
+    assert [str(each) for each in called] == ["the application's own", "the application's own", "last"]
 
 
 # ---- entries of one message ---------------------------------------------------------------------------------------

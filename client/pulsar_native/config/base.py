@@ -46,7 +46,8 @@ class Config:
 
         :param checks: checks by option name; those of options that are one of some choices are known.
         """
-        defaults, choices = _defaults(type(self)), _choices(type(self))
+        kind: Any = type(self)
+        defaults, choices = _defaults(kind), _choices(kind)
         changed = [
             name
             for name, value in vars(self).items()

@@ -44,45 +44,6 @@ class BatchBuilder:
         self.kind: BatchKey = None
 
 
-class FastPathBuffer:
-    """Lock-free buffer of messages that need no checks of their own, the hot path of publishing.
-
-    Writers (no lock): 1. check that payload and encoded fields are at most `max_payload` and `items` fewer than
-    `capacity`; 2. append the payload, or a tuple of it, its callback and its fields, if it has any (`has_tuples` is set
-    before); 3. if `is_open` is not set, have the owner call `drain_late`. Drainers hold the producer's lock and clear
-    `capacity` and `is_open` before they read `items`, so one side always sees a concurrent append. Late appends may
-    exceed `capacity`.
-    """
-
-    __slots__ = ("capacity", "has_tuples", "is_open", "items", "max_payload")
-
-    def __init__(self) -> None:
-        self.items: list[bytes | tuple[bytes, SendCallback | None, bytes]] = []
-        self.capacity = 0
-        self.max_payload = 0
-        self.is_open = False
-        self.has_tuples = False
-
-    def close(self) -> None:
-        """Close the buffer: the next writer must have it reopened."""
-        self.capacity = 0
-        self.is_open = False
-
-    def drain(self) -> tuple[list[bytes], list[SendCallback | None] | None, list[bytes] | None]:
-        """Empty the buffer; return the payloads, and their callbacks and fields if there are any. The buffer must have
-        been closed.
-        """
-        items = self.items
-        taken = items[:]
-        # Writers append concurrently: an item appended after the copy stays in the buffer.
-        del items[: len(taken)]
-        if not self.has_tuples:
-            return taken, None, None  # type: ignore[return-value]
-        rows = [item if type(item) is tuple else (item, None, b"") for item in taken]
-        payloads, callbacks, fields = zip(*rows, strict=True) if rows else ((), (), ())
-        return list(payloads), list(callbacks), list(fields)
-
-
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage) -> None:
     """Write the fields of an unbatched message into the entry's metadata."""
     if extras.properties:

@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
@@ -31,7 +32,6 @@ from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.batch_builder import (
     BatchBuilder,
     BatchKey,
-    FastPathBuffer,
     described_by,
     shared_keys,
     single_fields,

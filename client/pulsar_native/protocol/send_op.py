@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any
 
+from pulsar_native._message_fields import call_back
 from pulsar_native.enums import Result
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
@@ -89,27 +90,27 @@ class SendOp:
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
         """Call the callbacks, each with its own message id; `place` is (partition, ledger id, entry id)."""
-        callbacks, count = self.callbacks, self.count
+        callbacks = self.callbacks
         if not any(callbacks):
             return
         result = Result.Ok if error is None else error.result
-        message_id: MessageId | None = None
-        for index, callback in enumerate(callbacks):
-            if callback is None:
-                continue
-            if place is not None:
-                if count > 1:
-                    message_id = MessageId(*place, index, batch_size=count, topic=topic)
-                else:
-                    message_id = self._id(place, topic)
-            try:
-                if type(callback) is tuple:
-                    callback[0](result, message_id or UNSTORED)
-                else:
-                    callback(error, message_id)  # type: ignore[operator]
-            except Exception:
-                # An application's callback may raise: the callbacks of the other messages must still be called.
-                _log.exception("A send callback failed for a message to %s", topic)
+
+        def failed() -> None:
+            # An application's callback may raise: the callbacks of the other messages must still be called.
+            _log.exception("A send callback failed for a message to %s", topic)
+
+        if self.count > 1:
+            call_back(callbacks, (error, result), place, topic, UNSTORED, failed)
+            return
+        (callback,) = callbacks
+        message_id = None if place is None else self._id(place, topic)
+        try:
+            if type(callback) is tuple:
+                callback[0](result, message_id or UNSTORED)
+            else:
+                callback(error, message_id)  # type: ignore[operator, misc]
+        except Exception:
+            failed()
 
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:
         return MessageId(*place, -1, topic=topic)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
+from pulsar_native._message_fields import FastPathBuffer, compiled_form
 from pulsar_native._option_docs import option_docs
 from pulsar_native._options import MessageOptions
 from pulsar_native._type_vars import S, T_contra
@@ -75,6 +76,11 @@ class Producer(Closeable, Generic[T_contra]):
         self._take_described = inner.fast_send_described()
         self._usual_fields = _message_builder.usual_fields if inner.sends_described else _looked_at
         self._take_waiting = inner.fast_send_sync()
+        # Of the compiled form, which needs no check but those of the buffer.
+        self._fast_path: FastPathBuffer | None = None
+        self._drain_late: Callable[[], None] | None = None
+        if self._plain_bytes and (fast_path := inner.fast_path()) is not None:
+            self._fast_path, self._drain_late = fast_path
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -203,6 +209,7 @@ class Producer(Closeable, Generic[T_contra]):
         txn: Transaction | None = None,
         **options: Unpack[MessageOptions],
     ) -> None: ...
+    @compiled_form
     @option_docs(NewMessage)
     def send_async(
         self,

@@ -1,4 +1,4 @@
-"""Batch message container: the buffer of the fast path, metadata of entries, batches by key."""
+"""Batch message container: metadata of entries, batches by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.batch_builder import (
     BatchBuilder,
-    FastPathBuffer,
     message_of,
     shared_keys,
     single_fields,
@@ -28,41 +27,6 @@ def metadata() -> pb.MessageMetadata:
 
 def callback(*_: object) -> None:
     """Take a receipt."""
-
-
-# ---- fast path -------------------------------------------------------------------------------------------------------
-
-
-def test_buffer_drains_payloads_in_order() -> None:
-    buffer = FastPathBuffer()
-    buffer.capacity, buffer.is_open = 5, True
-    buffer.items += [b"a", b"b"]
-    buffer.close()
-    assert (buffer.capacity, buffer.is_open) == (0, False)
-    assert buffer.drain() == ([b"a", b"b"], None, None) and buffer.drain() == ([], None, None)
-
-
-def test_buffer_drains_callbacks_and_fields_beside_payloads() -> None:
-    buffer = FastPathBuffer()
-    buffer.has_tuples = True
-    buffer.items += [b"a", (b"b", callback, b""), (b"c", None, b"own"), b"d"]
-    assert buffer.drain() == ([b"a", b"b", b"c", b"d"], [None, callback, None, None], [b"", b"", b"own", b""])
-    assert buffer.drain() == ([], [], [])
-
-
-def test_buffer_append_during_drain_stays() -> None:
-    """A writer appends between the copy and the removal."""
-
-    class Raced(list[Any]):
-        def __getitem__(self, item: Any) -> Any:
-            copied = super().__getitem__(item)
-            self.append(b"late")
-            return copied
-
-    buffer = FastPathBuffer()
-    buffer.items = Raced([b"a"])
-    assert buffer.drain() == ([b"a"], None, None)
-    assert list(buffer.items) == [b"late"]
 
 
 # ---- metadata --------------------------------------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def test_fast_path_leaves_last_message_to_add() -> None:
     assert made.fast_path.capacity == 3
     made.open_fast_path(100, 120)
     assert made.fast_path.capacity == 2, "of the memory limit there is no more"
-    made.fast_path.items += [bytes(50), bytes(50)]
+    made.fast_path.items.extend([bytes(50), bytes(50)])
     made.reserved_bytes = 120
     assert made.drain_fast_path() == [] and made.reserved_bytes == 20 and made.pending_messages == 3
     (op,) = made.close_batch()
@@ -348,7 +348,7 @@ def test_fast_path_closed_for_possible_duplicates() -> None:
 
 def test_fast_path_late_append_of_refused_message() -> None:
     made = core(batching_enabled=True, batching_max_messages=2, max_message_size=2000)
-    made.fast_path.items += [b"a", b"b", b"c"]
+    made.fast_path.items.extend([b"a", b"b", b"c"])
     with pytest.raises(MessageTooBig):
         add(made, random.Random(1).randbytes(2000), 0.0, None)
     assert ids(made.drain_fast_path()) == [[0, 1]]

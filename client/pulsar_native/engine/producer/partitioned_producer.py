@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.lookup import BrokerOfTopic
@@ -165,6 +166,14 @@ class TopicProducer:
     def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
         """Return the fast path for messages that have only a payload; it takes payload and callback."""
         return self._enqueue_plain if self.is_partitioned else self.children[0].enqueue_plain
+
+    def fast_path(self) -> tuple[FastPathBuffer, Callable[[], None]] | None:
+        """Return the buffer of the fast path, and the function that processes late messages in it.
+
+        None where each message takes its own way: to a partition, or through interceptors.
+        """
+        child = self.children[0]
+        return None if self.is_partitioned else (child.core.fast_path, child.drain_late)
 
     @property
     def sends_described(self) -> bool:

@@ -218,7 +218,7 @@ class PartitionProducer(Handler):
                 fast_path.has_tuples = True
                 items.append((payload, callback, b""))
             if not fast_path.is_open:
-                self._drain_late()
+                self.drain_late()
             return None
         full = self.enqueue(payload, b"", None, callback)
         if full is None:
@@ -233,15 +233,15 @@ class PartitionProducer(Handler):
             fast_path.has_tuples = True
             items.append((payload, callback, fields))
             if not fast_path.is_open:
-                self._drain_late()
+                self.drain_late()
             return None
         full = self.enqueue(payload, fields, described_by(fields), callback)
         if full is None:
             self._open_fast_path()
         return full
 
-    def _drain_late(self) -> None:
-        """Process messages appended to the fast path while another thread closed its batch."""
+    def drain_late(self) -> None:
+        """Process messages appended to the fast path while another thread closed its batch. Thread-safe."""
         with self._lock:
             if self._fast_path.is_open or not self._fast_path.items:
                 return

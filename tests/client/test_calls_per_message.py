@@ -1,4 +1,4 @@
-"""Number of Python functions called per received message, for each way to receive: no clock, so never by chance."""
+"""Number of Python functions called per message, for each way to receive and to send: no clock, so never by chance."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.until import until
 COUNT, BATCH = 1000, 100
 # Calls at the end of an entry or turn: dequeue, decode, permits, acknowledgements of the last ones.
 PER_TURN = 120
-# `Message.data` and the creation of a message are compiled steps where that is built.
-DATA = MADE = 0 if is_compiled else 1
+# `Message.data`, the creation of a message and the gathering of its acknowledgement are compiled where that is built.
+DATA = MADE = GATHERED = 0 if is_compiled else 1
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
@@ -103,7 +103,7 @@ async def test_receive_calls_per_message(client: pulsar.Client, topic: NewTopic,
     name = topic()
     publish(client, name, partition_key="k", properties={"a": "b"})
     consumer = await subscribe(client, name, **options)
-    assert Counter().of(each(consumer)) <= COUNT * (2 + DATA + MADE) + COUNT // BATCH * PER_TURN
+    assert Counter().of(each(consumer)) <= COUNT * (2 + DATA + MADE + GATHERED) + COUNT // BATCH * PER_TURN
 
 
 async def test_receive_calls_with_partitions(client: pulsar.Client, topic: NewTopic) -> None:
@@ -112,7 +112,7 @@ async def test_receive_calls_with_partitions(client: pulsar.Client, topic: NewTo
         publish(client, f"{name}-partition-{index}", count=COUNT // 4)
     consumer = await subscribe(client, name)
     # A turn is at most 32 messages: of 250 messages in batches of 100 there are 10 turns.
-    assert Counter().of(each(consumer)) <= COUNT * (2 + DATA + MADE) + 40 * PER_TURN
+    assert Counter().of(each(consumer)) <= COUNT * (2 + DATA + MADE + GATHERED) + 40 * PER_TURN
 
 
 async def test_receive_calls_unbatched(client: pulsar.Client, topic: NewTopic) -> None:
@@ -180,7 +180,7 @@ def test_listener_calls_per_message(broker: Broker, topic: NewTopic) -> None:
         finally:
             threading.setprofile(None)
     # The listener and `acknowledge`; entries may arrive one by one, each with a call of the listener's thread.
-    assert counter.calls <= COUNT * (2 + DATA + MADE) + COUNT // BATCH * 2 * PER_TURN
+    assert counter.calls <= COUNT * (2 + DATA + MADE + GATHERED) + COUNT // BATCH * 2 * PER_TURN
 
 
 async def test_asyncio_receive_calls_without_task_switch(
@@ -203,4 +203,32 @@ async def test_asyncio_receive_calls_without_task_switch(
             with pytest.raises(StopIteration):
                 receive_all().send(None)
 
-        assert Counter().of(run) <= COUNT * (2 + DATA + MADE) + COUNT // BATCH * PER_TURN + 50
+        assert Counter().of(run) <= COUNT * (2 + DATA + MADE + GATHERED) + COUNT // BATCH * PER_TURN + 50
+
+
+@pytest.mark.parametrize(
+    ("callback", "fields"),
+    [
+        (None, {}),
+        (lambda _result, _id: None, {}),
+        (None, {"partition_key": "k", "properties": {"a": "b"}, "event_timestamp": 7}),
+    ],
+    ids=["plain", "callback", "key-and-properties"],
+)
+def test_send_async_calls_per_message(
+    client: pulsar.Client, topic: NewTopic, callback: Any, fields: dict[str, Any]
+) -> None:
+    producer = client.create_producer(
+        topic(), batching_enabled=True, batching_max_messages=BATCH, batching_max_publish_delay_ms=60_000,
+        max_pending_messages=2 * COUNT,
+    )  # fmt: skip
+
+    def run() -> None:
+        for _ in range(COUNT):
+            producer.send_async(b"hello", callback, **fields)
+
+    # Compiled, no Python function runs for a message: only for the first and the last of a batch, which is encoded.
+    # Else the method, the buffer's step, and for a key and properties the encoding of each.
+    usual = 0 if is_compiled else 8 if fields else 2
+    assert Counter().of(run) <= COUNT * usual + COUNT // BATCH * PER_TURN
+    producer.flush()
