@@ -181,10 +181,13 @@ def _import_fastavro() -> Any:
     return fastavro
 
 
+_SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
+
+
 def _plain(value: Any) -> Any:
     """Return a record as dictionaries, lists and names of enumeration members."""
     if isinstance(value, Record):
-        return {name: _plain(item) for name, item in record_values(value).items()}
+        return {name: item if type(item) in _SCALARS else _plain(item) for name, item in record_values(value).items()}
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, list):

@@ -221,13 +221,14 @@ class Integer(Field[int]):
     avro_type = "int"
     _python_type = int
 
-    _bits: ClassVar[int] = 32
+    lowest: ClassVar[int] = -(1 << 31)
+    highest: ClassVar[int] = (1 << 31) - 1
 
     def convert(self, name: str, value: object) -> int:
         """Return an int within the range of the Avro type."""
         if not isinstance(value, int):
             raise self.refusal(name, value, "int")
-        if not -(1 << self._bits - 1) <= value < 1 << self._bits - 1:
+        if not self.lowest <= value <= self.highest:
             raise InvalidRecord(f"Field {name!r} is {value}, out of the range of {self.type()}")
         return value
 
@@ -236,7 +237,8 @@ class Long(Integer):
     """Field of a 64-bit integer (Avro long)."""
 
     avro_type = "long"
-    _bits = 64
+    lowest = -(1 << 63)
+    highest = (1 << 63) - 1
 
 
 class Float(Field[float]):
@@ -290,6 +292,22 @@ class String(Field[str]):
         if not isinstance(value, str):
             raise self.refusal(name, value, "str or bytes")
         return value
+
+
+_STORED_AS_GIVEN: dict[type[Field[Any]], type] = {
+    Boolean: bool, Integer: int, Long: int, Float: float, Double: float, Bytes: bytes, String: str,
+}  # fmt: skip
+AcceptedAs = tuple[str, Field[Any], Any, tuple[int, int] | None]
+
+
+def accepted_as(name: str, field: Field[Any]) -> AcceptedAs:
+    """Return name, field, and the type whose values the field stores as they are, with their range if it has one.
+
+    It saves calling `accept` for each of these, the usual values. None for a field of another class, which may convert
+    otherwise.
+    """
+    bounds = (field.lowest, field.highest) if isinstance(field, Integer) else None
+    return name, field, _STORED_AS_GIVEN.get(type(field)), bounds
 
 
 class CustomEnum(Field[Enum]):

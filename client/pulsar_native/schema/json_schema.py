@@ -7,7 +7,7 @@ Messages are compact JSON in UTF-8; enumerations are written by value and bytes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
@@ -22,6 +22,9 @@ from pulsar_native.schema.record import Record, record_definition, record_from, 
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+# `json.loads` spends as much time on finding the encoding and looking for space around the object as on the object.
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
 class JsonSchema(Schema[T], Generic[T]):
@@ -68,8 +71,10 @@ class JsonSchema(Schema[T], Generic[T]):
             value = self._check(obj)
         elif not isinstance(obj, self._record_cls):
             raise mismatch(obj, self._record_cls.__name__)
+        else:
+            value = record_values(obj)
         try:
-            return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False).encode()
+            return _encoder.encode(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRecord(f"The value cannot be written in JSON: {error}") from error
 
@@ -86,6 +91,15 @@ class JsonSchema(Schema[T], Generic[T]):
 
     @staticmethod
     def _values(data: bytes) -> dict[str, Any]:
+        if type(data) is bytes:
+            try:
+                text = data.decode()
+                scanned, end = _scan(text, 0)
+                if end == len(text) and type(scanned) is dict:
+                    return scanned
+            except (ValueError, StopIteration, RecursionError):
+                # Not the usual form, or an error: both are found out below.
+                pass
         try:
             values = json.loads(data if isinstance(data, bytes | str) else bytes(data))
         except (ValueError, RecursionError) as error:
@@ -158,3 +172,7 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode()
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+# Made once: `json.dumps` makes one for each value.
+_encoder = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False)

@@ -11,7 +11,16 @@ import builtins
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pulsar_native.schema.fields import Field, GivenNames, NamedTypes, RecordValue, as_field, fresh
+from pulsar_native.schema.fields import (
+    AcceptedAs,
+    Field,
+    GivenNames,
+    NamedTypes,
+    RecordValue,
+    accepted_as,
+    as_field,
+    fresh,
+)
 
 if TYPE_CHECKING:
     from pulsar_native.schema.fields import Definition
@@ -23,6 +32,8 @@ class RecordMeta(type):
     """Collect the fields of a record class."""
 
     _pulsar_fields: dict[str, Field[Any]]
+    # The same, for storing many values.
+    _pulsar_accepted: tuple[AcceptedAs, ...]
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields = {}
@@ -32,6 +43,7 @@ class RecordMeta(type):
                 fields[attribute] = namespace[attribute] = field
         made = super().__new__(mcs, name, bases, namespace)
         made._pulsar_fields = fields
+        made._pulsar_accepted = tuple(accepted_as(attribute, field) for attribute, field in fields.items())
         return made
 
 
@@ -56,19 +68,20 @@ class Record(RecordValue, metaclass=RecordMeta):
         *ignored: object,
         **values: object,
     ) -> None:
-        fields = type(self)._pulsar_fields
+        if not (default is None and required_default is False and required is False):
+            self._take_options({"default": default, "required_default": required_default, "required": required}, values)
+        _store(self, values)
+
+    def _take_options(self, given: dict[str, object], values: dict[str, object]) -> None:
+        """Keep the options of a record that becomes a field; those that the class has as fields are values."""
         options: dict[str, object] = {}
-        given = {"default": default, "required_default": required_default, "required": required}
         for name, value in given.items():
-            if name not in fields:
+            if name not in type(self)._pulsar_fields:
                 options[name] = value
             elif value is not None and value is not False:
                 values[name] = value
         if any(options.values()):
             self.__dict__[_OPTIONS] = options
-        state = self.__dict__
-        for name, field in fields.items():
-            state[name] = field.accept(name, values[name]) if name in values else field.default()
 
     @classmethod
     def schema(cls) -> dict[str, Definition]:
@@ -165,9 +178,22 @@ def record_definition(kind: type[Record]) -> dict[str, Definition]:
 def record_from(kind: type[Record], values: Mapping[Any, object]) -> Record:
     """Return a record with the values of a dictionary; raises `InvalidRecord` for a wrong one."""
     made = kind.__new__(kind)
-    for name, field in kind._pulsar_fields.items():
-        made.__dict__[name] = field.accept(name, values[name]) if name in values else field.default()
+    _store(made, values)
     return made
+
+
+def _store(record: Record, values: Mapping[Any, Any]) -> None:
+    """Set all fields of a record, those without a value to their default."""
+    state = record.__dict__
+    for name, field, kind, bounds in type(record)._pulsar_accepted:
+        if name not in values:
+            state[name] = field.default()
+            continue
+        value = values[name]
+        if kind is type(value) and (bounds is None or bounds[0] <= value <= bounds[1]):
+            state[name] = value
+        else:
+            state[name] = field.accept(name, value)
 
 
 def record_values(record: Record) -> dict[str, Any]:

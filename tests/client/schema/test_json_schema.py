@@ -38,6 +38,28 @@ def test_messages_are_compact() -> None:
     assert JsonSchema(Small).encode(Small(a="\u00fc", b=1)) == '{"a":"\u00fc","b":1}'.encode()
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b' {"x": 1}\n',
+        b'\t{"x": 1} ',
+        '\ufeff{"x": 1}'.encode(),
+        '{"x": 1}'.encode("utf-16"),
+        '{"x": 1}'.encode("utf-32-be"),
+        b'{"x": 5, "x": 1}',
+    ],
+)
+def test_messages_in_other_encodings_are_read(data: bytes) -> None:
+    record = MINE.record(POINT)
+    assert JsonSchema(record).decode(data) == record(x=1)
+
+
+def test_messages_with_text_behind_the_object_do_not_fit() -> None:
+    for data in (b'{"x": 1}{"x": 2}', b'{"x": 1} end', b'{"x": 1},', b'\xed\xa0\x80{"x": 1}'):
+        with pytest.raises(InvalidRecord, match="not JSON"):
+            JsonSchema(MINE.record(POINT)).decode(data)
+
+
 def test_what_newer_and_older_writers_send() -> None:
     record = MINE.record(POINT)
     schema: Any = JsonSchema(record)

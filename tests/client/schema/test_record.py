@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema import InvalidRecord
+from pulsar_native.schema.record import record_from
 from support.record_twins import Color, Fruit, Leaf, Many, Rec, Twins
 
 
@@ -184,6 +185,35 @@ def test_setting_is_checked() -> None:
     with pytest.raises(AttributeError, match="Plane has no field 'wings'"):
         plane.wings = 2
     assert plane.seats == 3
+
+
+def test_values_of_the_usual_types_are_checked_as_others() -> None:
+    """The constructor and messages store these without a call of the field."""
+
+    class Upper(ours.String):
+        def convert(self, name: str, value: object) -> str:
+            return super().convert(name, value).upper()
+
+    class Sample(ours.Record):
+        small = ours.Integer()
+        large = ours.Long()
+        text = Upper()
+        flag = ours.Boolean()
+        ratio = ours.Double()
+
+    made: Any = Sample
+    lowest, highest = -(1 << 31), (1 << 31) - 1
+    for number in (lowest, highest):
+        assert made(small=number, text="a", flag=True, ratio=1.5).small == number
+    read: Any = record_from(made, {"text": "a"})
+    assert read.text == made(text="a").text == "A"
+    for values in ({"small": highest + 1}, {"small": lowest - 1}, {"large": 1 << 63}, {"flag": 1}, {"ratio": "1"}):
+        with pytest.raises(InvalidRecord):
+            made(**values)
+        with pytest.raises(InvalidRecord):
+            record_from(made, values)
+    # As in the official client, True is an int, and an int is a Double.
+    assert (made(small=True).small, made(ratio=2).ratio) == (True, 2)
 
 
 def test_unknown_names_are_ignored_as_newer_messages_may_have_them() -> None:
