@@ -120,10 +120,13 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
     )
 
 
+_BYTES = frozenset({bytes})
+
+
 def slice_of(contents: Sequence[Any], schema: Schema[Any]) -> Slice:
     """Return contents, or `NewMessage`s, encoded for a bulk send."""
-    if type(schema) is BytesSchema and all(type(content) is bytes for content in contents):
-        return Slice(list(contents), None, None, _nothing)
+    if type(schema) is BytesSchema and set(map(type, contents)) <= _BYTES:
+        return Slice(contents if type(contents) is list else list(contents), None, None, _nothing)
     messages = [_outgoing_of(content, schema) for content in contents]
     plain = all(message.is_plain for message in messages)
     keyed = any(message.partition_key is not None for message in messages)
