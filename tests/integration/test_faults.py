@@ -88,6 +88,8 @@ class Killed:
             self.consumer.acknowledge(message)
 
 
+# Three starts of a broker, each 12 s of processor time: 40 s and more where other work takes the processors.
+@pytest.mark.timeout(300)
 @pytest.mark.proves("C26", "C42", "C66", "C79", "C83", "C119")
 def test_a_killed_broker_loses_doubles_and_reorders_nothing(own_broker: OwnBroker, eventually: Eventually) -> None:
     broker = own_broker(deduplication=True)
