@@ -182,8 +182,11 @@ class ArrowRangeReader:
     def full(self) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches that have reached their size."""
         for part in list(self._parts.values()):
-            if part.rows >= self._max_rows or part.bytes >= self._max_bytes:
-                yield from self._batches(part)
+            if self._is_full(part.rows, part.bytes):
+                yield from self._batches(part, keeps_rest=True)
+
+    def _is_full(self, rows: int, size: int) -> bool:
+        return rows >= self._max_rows or size >= self._max_bytes
 
     def rest(self) -> Iterator[pyarrow.RecordBatch]:
         """Return the remaining record batches when the range is done, or when nothing arrives for a while."""
@@ -191,9 +194,21 @@ class ArrowRangeReader:
             if part.slices:
                 yield from self._batches(part)
 
-    def _batches(self, part: _Part) -> Iterator[pyarrow.RecordBatch]:
-        slices, part.slices, part.rows, part.bytes = part.slices, [], 0, 0
-        for group in _groups(slices, self._max_rows, self._max_bytes):
+    def _batches(self, part: _Part, *, keeps_rest: bool = False) -> Iterator[pyarrow.RecordBatch]:
+        """Return record batches of the slices; `keeps_rest` leaves those that do not fill one for the next.
+
+        Else the entry with which the limit was exceeded would be a record batch of its own.
+        """
+        if part.rows <= self._max_rows and part.bytes <= self._max_bytes:
+            groups = [part.slices]
+        else:
+            groups = list(_groups(part.slices, self._max_rows, self._max_bytes))
+        part.slices, part.rows, part.bytes = [], 0, 0
+        if keeps_rest and len(groups) > 1:
+            rows, size = sum(map(len, groups[-1])), sum(each.nbytes for each in groups[-1])
+            if not self._is_full(rows, size):
+                part.slices, part.rows, part.bytes = groups.pop(), rows, size
+        for group in groups:
             yield record_batch(group, self.columns, topic=part.topic, partition=part.partition)
 
 

@@ -203,10 +203,12 @@ async def test_full_yields_batches_of_their_size(fake: FakeBroker, reading: Call
     await made.deliver(singles(1))
     assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"0", b"1"]]
     await made.deliver(singles(2, 3, 4))
-    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"2", b"3"], [b"4"]]
-    assert list(made.work.full()) == [] and made.rows() == []
+    # What does not fill a record batch is not one of its own.
+    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"2", b"3"]]
+    assert list(made.work.full()) == []
     await made.deliver(singles(5))
-    assert made.rows() == [b"5"]
+    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"4", b"5"]]
+    assert list(made.work.full()) == [] and made.rows() == []
 
 
 async def test_full_yields_batches_of_their_bytes(fake: FakeBroker, reading: Callable[..., Any]) -> None:
@@ -216,7 +218,11 @@ async def test_full_yields_batches_of_their_bytes(fake: FakeBroker, reading: Cal
     await made.deliver({0: single_entry(b"x" * 60)})
     assert list(made.work.full()) == []
     await made.deliver({1: single_entry(b"y" * 60), 2: single_entry(b"z" * 30)})
-    assert [batch.num_rows for batch in made.work.full()] == [1, 2]
+    assert [batch.num_rows for batch in made.work.full()] == [1]
+    assert list(made.work.full()) == []
+    await made.deliver({3: single_entry(b"w" * 5), 4: single_entry(b"v" * 100)})
+    # The last one is full by itself.
+    assert [batch.num_rows for batch in made.work.full()] == [3, 1]
 
 
 # --- what cannot be read ----------------------------------------------------------------------------------------
