@@ -4,6 +4,8 @@ Rules: rows are from the reader's start up to `end` (exclusive, by position, dow
 message present when reading began. The end is recognised by order, never by equality, since the end entry itself may
 have been compacted away, aborted or removed; when nothing more arrives, the broker's last deliverable id proves that
 the range is complete. A range that cannot be completed in time raises; a partial result is never returned as the whole.
+Behind an entry of one message, those that follow before the end's entry are added in one step, since a step for each
+costs more than its row; nothing behind the end is dequeued.
 A chunked message has its last chunk's position: one that began before the range is assembled by a second pass from
 further back, which yields nothing else; one that ends behind it belongs to another range.
 """
@@ -146,18 +148,33 @@ class ArrowRangeReader:
         wanted = missing is None or part.parsed.metadata.uuid in missing
         if missing is not None:
             missing.discard(part.parsed.metadata.uuid)
-        if end is not None and (not _cut(part, end) or (child.position.is_past(end) and not child.core.has_decoded)):
-            self._passed(child)
-        if not wanted:
-            return
-        if part.last <= part.first or not self._in_time(part):
-            return
         collected = self._parts.get(child)
         if collected is None:
             collected = self._parts[child] = _Part(child.topic.full, child.topic.partition)
-        collected.slices.append(part)
-        collected.rows += len(part)
-        collected.bytes += part.nbytes
+        goes_on = end is None or _cut(part, end)
+        if wanted and part.last > part.first and self._in_time(part):
+            collected.slices.append(part)
+            collected.rows += len(part)
+            collected.bytes += part.nbytes
+        if end is not None and goes_on and missing is None and part.parsed.num_messages == 1:
+            self._add_further_singles(child, end, collected)
+        if end is not None and (not goes_on or (child.position.is_past(end) and not child.core.has_decoded)):
+            self._passed(child)
+
+    def _add_further_singles(self, child: PartitionConsumer, end: MessageId, collected: _Part) -> None:
+        """Add entries of one message that follow, as many as the record batch may still have.
+
+        All are before the entry of `end`: what is behind it stays in the reader.
+        """
+        rows, size = self._max_rows - collected.rows, self._max_bytes - collected.bytes
+        if rows <= 0 or size <= 0:
+            return
+        parts = child.dequeue_single_rows((end.ledger_id(), end.entry_id()), rows, size)
+        if self._from is not None or self._until is not None:
+            parts = [part for part in parts if self._in_time(part)]
+        collected.slices += parts
+        collected.rows += len(parts)
+        collected.bytes += sum([len(part.body) for part in parts])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
         undecrypted = child.undecodable.undecrypted_count - self._undecrypted[child]
@@ -176,7 +193,7 @@ class ArrowRangeReader:
 
     def _in_time(self, part: EntryRows) -> bool:
         # All messages of an entry share its publish time.
-        time = part.parsed.metadata.publish_time
+        time = part.parsed.publish_time
         return (self._from is None or time >= self._from) and (self._until is None or time < self._until)
 
     def full(self) -> Iterator[pyarrow.RecordBatch]:
