@@ -6,7 +6,8 @@ Rules: the columns are those of the Spark source, all nullable, so that a batch 
 schema. Values an entry's messages share are written once and repeated as bytes; a batch of messages of one size without
 metadata of their own is copied by its stride; messages whose metadata have one layout are read column by column with
 numpy; only the others are parsed one by one, by protobuf's C parser, which was measured to be faster than one inlined
-here (1.6 against 2.0 us for a key and two properties). The caller limits a batch to a few MiB: fresh memory costs more
+here (1.6 against 2.0 us for a key and two properties). Entries of one message without a batch are scanned as a run by
+the compiled codec, and parsed one by one without it. The caller limits a batch to a few MiB: fresh memory costs more
 than parsing.
 """
 
@@ -173,7 +174,7 @@ class _Builder:
         self._columns: dict[str, Any] = {name: _NEW[name]() for name in columns}
         self._wants_singles = not _SINGLE_COLUMNS.isdisjoint(columns)
 
-    def add_unbatched(self, parts: Sequence[EntryRows]) -> None:
+    def add_unbatched(self, parts: list[EntryRows]) -> None:
         """Add entries of one message each, column by column: each entry is a row."""
         self._rows += len(parts)
         for name, column in self._columns.items():
@@ -183,8 +184,11 @@ class _Builder:
         if "__batchIndex" in self._columns:
             self._columns["__batchIndex"].repeat(-1, len(parts))
         if "__messageId" in self._columns:
-            ids = [_id_head(part, self._partition) + _id_tail(part) for part in parts]
-            self._columns["__messageId"].extend(ids)
+            self._add_entry_ids(parts)
+        found = _impl.scan_entries(parts)
+        if found is not None:
+            self._add_found(found)
+            return
         metas = [part.parsed.metadata for part in parts]
         try:
             self._add_singles(metas, [part.body for part in parts], metas, [0] * len(metas))
@@ -213,6 +217,14 @@ class _Builder:
                 if not self._add_scanned(part) and not self._add_one_size(part, picked):
                     self._add_mixed(part, picked)
 
+    def _add_entry_ids(self, parts: list[EntryRows]) -> None:
+        column = self._columns["__messageId"]
+        found = _impl.entry_ids(parts, self._partition, column.size)
+        if found is None:
+            column.extend([_id_head(part, self._partition) + _id_tail(part) for part in parts])
+        else:
+            column.packed(found[0], len(found[0]), found[1])
+
     def _add_message_ids(self, part: EntryRows, picked: Sequence[int]) -> None:
         column = self._columns["__messageId"]
         head, tail = _id_head(part, self._partition), _id_tail(part)
@@ -237,10 +249,15 @@ class _Builder:
 
     def _add_scanned(self, part: EntryRows) -> bool:
         """Add a batch with the compiled codec; return False when that is missing or the batch is not ordinary."""
-        columns = self._columns
         found = _impl.scan_batch(part.body, part.first, part.last, part.skip, part.parsed.metadata.sequence_id)
         if found is None:
             return False
+        self._add_found(found)
+        return True
+
+    def _add_found(self, found: Singles) -> None:
+        """Add messages that the compiled codec has scanned."""
+        columns = self._columns
         if "value" in columns:
             column = columns["value"]
             column.packed(found, found.value_bytes, *found.values(column.size))
@@ -255,7 +272,6 @@ class _Builder:
                 columns[name].nothing(found.count)
             elif name in columns:
                 _ADD_SCANNED[name](columns[name], found)
-        return True
 
     def _add_one_size(self, part: EntryRows, picked: Sequence[int]) -> bool:
         """Add a batch of messages of one size, whose metadata are plain or of one layout; return False otherwise."""
@@ -418,7 +434,7 @@ _ADD_SCANNED: dict[str, Callable[[Any, Singles], None]] = {
 }
 
 _OF_ENTRY: dict[str, Callable[[EntryRows], bytes | int | None]] = {
-    "__publishTime": lambda part: _micros(part.parsed.metadata.publish_time),
+    "__publishTime": lambda part: _micros(part.parsed.publish_time),
     "__producerName": lambda part: utf8(part.parsed.metadata.producer_name),
     "__ledgerId": lambda part: _signed(part.ledger_id),
     "__entryId": lambda part: _signed(part.entry_id),

@@ -340,6 +340,22 @@ class ConsumerCore:
         self.permits.count(count)
         return entry, indexes[:count]
 
+    def dequeue_singles(self, before: EntryKey, most: int, most_bytes: int) -> list[Message]:
+        """Return the messages of the next entries, up to the first that has several or needs more than parsing.
+
+        All are of entries before `before`; there are at most `most`, and none more when they have `most_bytes` payload
+        bytes. Empty while a decoded message is queued.
+        """
+        if self.has_decoded or self._awaits_key or self._scaled is not None or self._arriving is not None:
+            return []
+        # A copy: the loop may append meanwhile.
+        waiting = takewhile(lambda delivery: (delivery.ledger_id, delivery.entry_id) < before, list(self._deliveries))
+        messages = self._decode_singles(min(most, sum(1 for _ in waiting)), most_bytes)
+        if messages:
+            self._position.last_message = messages[-1]
+            self.permits.count(len(messages))
+        return messages
+
     def put_back(self, messages: Sequence[Message]) -> None:
         """Put messages back at the head of the queue: the application did not receive them."""
         self._open_cut()

@@ -26,6 +26,16 @@ def _not_scanned(body: bytes, first: int, last: int, skip: bytes | None, sequenc
     return None
 
 
+def _not_scanned_entries(parts: list[Any]) -> Singles | None:
+    """Return None: plain Python builds columns of entries of one message from their parsed metadata."""
+    return None
+
+
+def _no_entry_ids(parts: list[Any], partition: int, base: int) -> tuple[bytes, bytes] | None:
+    """Return None: plain Python encodes the ids of entries one by one."""
+    return None
+
+
 def _nothing_cut(view: memoryview, position: int, most: int, frames: list[Any], kind: type[Any]) -> int:
     """Return `position`: plain Python cuts frames one by one."""
     return position
@@ -65,8 +75,11 @@ usual_fields = codec.usual_fields
 single_fields: Callable[[bytes, int, int], Any] = codec.single_fields
 encode_message_id = message_id.encode
 decode_message_id = message_id.decode
-# Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
+# Arrow columns of a batch from its messages, and of entries of one message each with their ids, None where that is left
+# to plain Python; and joining of column parts.
 scan_batch = _not_scanned
+scan_entries = _not_scanned_entries
+entry_ids = _no_entry_ids
 join_parts = _join
 # MESSAGE frames up to the first that is not ordinary, with light commands; and entries whose metadata are parsed later.
 cut_messages = _nothing_cut
@@ -84,11 +97,13 @@ FUNCTIONS = (
     "encode_batch",
     "encode_message_id",
     "encode_single_fields",
+    "entry_ids",
     "join_parts",
     "may_be_compacted",
     "only_place",
     "payload_bytes",
     "scan_batch",
+    "scan_entries",
     "scan_entry",
     "scan_spans",
     "single_fields",

@@ -541,7 +541,11 @@ def single_fields(bytes body not None, Py_ssize_t start, Py_ssize_t stop):
 
 
 cdef class Singles:
-    """Messages of one batch, scanned once; returns their columns as packed bytes. Built by `scan_batch`."""
+    """Messages scanned once; returns their columns as packed bytes.
+
+    Built by `scan_batch` of a batch, and by `scan_entries` of entries of one message, whose metadata and bodies `body`
+    has in turns.
+    """
 
     cdef bytes body
     cdef Row* rows
@@ -595,6 +599,36 @@ cdef class Singles:
             elif tag != _COMPACTED_OUT and tag != _NULL_KEY:
                 return False
         return sized and (not row.has_key or not row.key_is_base64 or _is_base64(data, row.key))
+
+    cdef bint _read_entry(self, Bytes data, Py_ssize_t at, Py_ssize_t stop, Row* row) noexcept:
+        """Read an entry's metadata, which `scan_entry` accepted, from `at` to `stop`; True if they are ordinary."""
+        cdef uint64_t value = 0, tag = 0
+        cdef Span span
+        cdef uint32_t first = row.pairs
+        while at < stop:
+            at = _varint(data, at, stop, &tag)
+            if at < 0:
+                return False
+            if tag & 7 == 2:
+                at = _span(data, at, stop, &span)
+                if at < 0 or (tag == 0x22 and not self._add_pair(data, span, first, row)):
+                    return False
+                if tag == 0x32:
+                    row.key = span
+                    row.has_key = True
+                continue
+            at = _varint(data, at, stop, &value)
+            if at < 0:
+                return False
+            if tag == 0x10:
+                row.sequence_id = value
+            elif tag == 0x60:
+                row.event_time = value
+            elif tag == 0x88:
+                row.key_is_base64 = value != 0
+            elif tag == 0xC8:
+                row.null_value = value != 0
+        return not row.has_key or not row.key_is_base64 or _is_base64(data, row.key)
 
     cdef bint _add_pair(self, Bytes data, Span span, uint32_t first, Row* row) noexcept:
         """Record a property; False when it is not just a key and a value, or the message has the key already."""
@@ -1149,3 +1183,83 @@ def scan_entry(payload, bint verify):
         # The body is delivered as it is: a copy now, and none later.
         made.body = PyBytes_FromStringAndSize(<const char*>data + stop, total - stop)
     return made
+
+
+def scan_entries(list parts not None):
+    """Scan entries of one message each, without a batch (`EntryRows`); None when any is not ordinary."""
+    cdef tuple held = tuple(parts)
+    cdef Py_ssize_t total = 0, at = 0, size
+    cdef ScannedEntry parsed
+    cdef bytes body
+    cdef list entries = []
+    for part in held:
+        if type(part.parsed) is not ScannedEntry or type(part.body) is not bytes:
+            return None
+        parsed, body = part.parsed, part.body
+        if parsed.is_batch:
+            return None
+        total += PyBytes_GET_SIZE(parsed.raw) + PyBytes_GET_SIZE(body)
+        entries.append((parsed, body))
+    if total > _MAX_BODY:
+        return None
+    cdef Singles found = Singles()
+    found.body = PyBytes_FromStringAndSize(NULL, total)
+    found.rows = <Row*>malloc(<size_t>(len(entries) + 1) * sizeof(Row))
+    if found.rows == NULL:
+        return None
+    cdef uint8_t* data = <uint8_t*>PyBytes_AS_STRING(found.body)
+    cdef Row* row
+    cdef uint32_t pairs = 0
+    for parsed, body in entries:
+        row = &found.rows[found.count]
+        memset(row, 0, sizeof(Row))
+        row.pairs = pairs
+        size = PyBytes_GET_SIZE(parsed.raw)
+        memcpy(data + at, PyBytes_AS_STRING(parsed.raw), <size_t>size)
+        if not found._read_entry(data, at, at + size, row):
+            return None
+        at += size
+        size = PyBytes_GET_SIZE(body)
+        memcpy(data + at, PyBytes_AS_STRING(body), <size_t>size)
+        row.value.start = <uint32_t>at
+        row.value.size = <uint32_t>size
+        at += size
+        pairs = row.pairs
+        if not row.null_value:
+            found.value_bytes += size
+        found.has_keys = found.has_keys or row.has_key
+        found.has_event_times = found.has_event_times or row.event_time != 0
+        found.count += 1
+    found.has_properties = pairs > 0
+    return found
+
+
+def entry_ids(list parts not None, int64_t partition, uint32_t base):
+    """Return the ids of entries of one message without a batch (`EntryRows`), joined, and their ends behind `base`.
+
+    None when any has chunks.
+    """
+    cdef tuple held = tuple(parts)
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, len(held) * 40)
+    cdef bytes ends = PyBytes_FromStringAndSize(NULL, len(held) * 4)
+    cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(packed)
+    cdef uint8_t* to = begin
+    cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
+    cdef Py_ssize_t index = 0
+    for part in held:
+        if part.first_chunk is not None:
+            return None
+        to[0] = 0x08
+        to = _put(to + 1, PyLong_AsUnsignedLongLongMask(part.ledger_id))
+        to[0] = 0x10
+        to = _put(to + 1, PyLong_AsUnsignedLongLongMask(part.entry_id))
+        if partition >= 0:
+            to[0] = 0x18
+            to = _put(to + 1, <uint64_t>partition)
+        # The size of the batch: 0.
+        to[0] = 0x30
+        to[1] = 0
+        to += 2
+        end[index] = base + <uint32_t>(to - begin)
+        index += 1
+    return packed[: to - begin], ends

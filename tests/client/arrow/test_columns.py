@@ -17,9 +17,11 @@ from pulsar_native.arrow import arrays, columns
 from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, record_batch
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import encode_batch, encode_single_fields
-from pulsar_native.wire.entry import ParsedEntry
+from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from support.entry_bytes import assemble
 from support.wire_strategies import U64, batches, fields
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -57,16 +59,23 @@ def batch_slice(
 
 
 def single_slice(
-    payload: bytes, own: dict[str, Any] | None = None, entry: int = 6, wanted: bool = True, **more: Any
+    payload: bytes,
+    own: dict[str, Any] | None = None,
+    entry: int = 6,
+    wanted: bool = True,
+    uuid_of: str | None = None,
+    **more: Any,
 ) -> EntryRows:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=77, publish_time=NOW)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=77, publish_time=NOW, uuid=uuid_of)
     # Field by field: the entry's metadata have the same names as a message's in a batch.
     for name, value in (own or {}).items():
         if name == "properties":
             metadata.properties.extend([pb.KeyValue(key=key, value=text) for key, text in value.items()])
         else:
             setattr(metadata, name, value)
-    return EntryRows(ParsedEntry(metadata, memoryview(payload)), payload, 12, entry, 0 if wanted else 1, 1, **more)
+    # Parsed from bytes, as received: the compiled codec reads the metadata itself.
+    parsed = parse_entry(assemble(metadata, payload))
+    return EntryRows(parsed, payload, 12, entry, 0 if wanted else 1, 1, **more)
 
 
 def time_of(millis: int) -> datetime.datetime | None:
@@ -189,6 +198,23 @@ def test_record_batch_without_numpy_equals_plain_decoding(slices: list[EntryRows
         patch.setattr(arrays, "numpy_or_none", lambda: None)
         patch.setattr(columns, "numpy_or_none", lambda: None)
         check(slices)
+
+
+def test_record_batch_entries_of_one_message() -> None:
+    own = {"properties": {"a": "b", "ü": ""}, "partition_key": "k", "event_time": NOW, "ordering_key": b"o"}
+    based = {"partition_key": base64.b64encode(b"\0\xff").decode(), "partition_key_b64_encoded": True}
+    parts = [single_slice(b"%d" % entry, own, entry=entry) for entry in (0, 127, 128, 1 << 40)]
+    parts += [single_slice(b"", {"null_value": True}, entry=3), single_slice(b"v" * 300, based), single_slice(b"")]
+    check(parts)
+    check(parts, partition=-1)
+    check([*parts, batch_slice([b"x", b"y"], range(2)), *parts])
+
+
+def test_record_batch_entries_of_one_message_some_rare() -> None:
+    rare = single_slice(b"rare", {"partition_key": "k"}, uuid_of="chunked")
+    assert not isinstance(single_slice(b"v").parsed, ParsedEntry) or _impl.name == "python"
+    assert isinstance(rare.parsed, ParsedEntry)
+    check([single_slice(b"0", {"properties": {"a": "b"}}), rare, single_slice(b"2")])
 
 
 def test_record_batch_schema_versions() -> None:

@@ -387,6 +387,60 @@ def test_slice_budget_cuts_entry_and_dequeue_goes_on() -> None:
     assert core.is_empty()
 
 
+def singles_of(core: ConsumerCore, before: int = 100, most: int = 100, most_bytes: int = 1000) -> list[int]:
+    return [int(message.data()) for message in core.dequeue_singles((LEDGER, before), most, most_bytes)]
+
+
+def test_dequeue_singles_up_to_limits_and_batch() -> None:
+    core, decoding = attached(20)
+    for entry in range(6):
+        core.append(command(entry), single_entry(b"%d" % entry))
+    core.append(command(6), batch(6, 2))
+    assert singles_of(core, before=2) == [0, 1] and singles_of(core, before=2) == []
+    assert singles_of(core, most=1) == [2] and singles_of(core, most_bytes=1) == [3]
+    assert singles_of(core) == [4, 5] and singles_of(core) == []
+    assert core.permits.to_return == 6 and decoding.counted == 6
+    assert values(core) == [6, 7]
+
+
+def test_dequeue_singles_is_position_of_next_attachment() -> None:
+    core, _ = core_of(durable=False, start=MessageId.earliest)
+    core.begin_attachment()
+    core.attached()
+    for entry in range(3):
+        core.append(command(entry), single_entry(b"%d" % entry))
+    assert singles_of(core, before=2) == [0, 1]
+    core.detached()
+    assert core.begin_attachment() == MessageId(-1, LEDGER, 1, -1)
+
+
+def test_dequeue_singles_behind_messages_queued_returns_none() -> None:
+    core, decoding = attached(20)
+    core.append(command(0), batch(0, 3))
+    core.append(command(1), single_entry(b"3"))
+    budget = BatchBudget(1, 100)
+    assert core.dequeue_slice(budget) is not None
+    assert singles_of(core) == []
+    rest = core.dequeue_slice()
+    assert rest is not None and list(rest[1]) == [1, 2]
+    decoding.key_missing = True
+    assert core.dequeue() is None and singles_of(core) == []
+    decoding.key_missing = False
+    core.on_key_fetched()
+    core.pause(strict=True)
+    assert singles_of(core) == []
+    core.resume()
+    assert singles_of(core) == [3]
+
+
+def test_dequeue_singles_of_scaled_queue_or_with_interceptors_returns_none() -> None:
+    for options in ({"scaled_within": MemoryLimit(100)}, {"arriving": lambda messages: messages}):
+        core, _ = attached(8, **options)
+        core.append(command(0), single_entry(b"0"))
+        assert singles_of(core) == []
+        assert values(core) == [0]
+
+
 def test_strict_pause_hands_back_each_entry_once() -> None:
     core, _ = attached(20, redelivers_entries=True)
     core.append(command(0), batch(0, 3))

@@ -4,6 +4,8 @@ Rules: rows are from the reader's start up to `end` (exclusive, by position, dow
 message present when reading began. The end is recognised by order, never by equality, since the end entry itself may
 have been compacted away, aborted or removed; when nothing more arrives, the broker's last deliverable id proves that
 the range is complete. A range that cannot be completed in time raises; a partial result is never returned as the whole.
+Behind an entry of one message, those that follow before the end's entry are added in one step, since a step for each
+costs more than its row; nothing behind the end is dequeued.
 A chunked message has its last chunk's position: one that began before the range is assembled by a second pass from
 further back, which yields nothing else; one that ends behind it belongs to another range.
 """
@@ -146,18 +148,33 @@ class ArrowRangeReader:
         wanted = missing is None or part.parsed.metadata.uuid in missing
         if missing is not None:
             missing.discard(part.parsed.metadata.uuid)
-        if end is not None and (not _cut(part, end) or (child.position.is_past(end) and not child.core.has_decoded)):
-            self._passed(child)
-        if not wanted:
-            return
-        if part.last <= part.first or not self._in_time(part):
-            return
         collected = self._parts.get(child)
         if collected is None:
             collected = self._parts[child] = _Part(child.topic.full, child.topic.partition)
-        collected.slices.append(part)
-        collected.rows += len(part)
-        collected.bytes += part.nbytes
+        goes_on = end is None or _cut(part, end)
+        if wanted and part.last > part.first and self._in_time(part):
+            collected.slices.append(part)
+            collected.rows += len(part)
+            collected.bytes += part.nbytes
+        if end is not None and goes_on and missing is None and part.parsed.num_messages == 1:
+            self._add_further_singles(child, end, collected)
+        if end is not None and (not goes_on or (child.position.is_past(end) and not child.core.has_decoded)):
+            self._passed(child)
+
+    def _add_further_singles(self, child: PartitionConsumer, end: MessageId, collected: _Part) -> None:
+        """Add entries of one message that follow, as many as the record batch may still have.
+
+        All are before the entry of `end`: what is behind it stays in the reader.
+        """
+        rows, size = self._max_rows - collected.rows, self._max_bytes - collected.bytes
+        if rows <= 0 or size <= 0:
+            return
+        parts = child.dequeue_single_rows((end.ledger_id(), end.entry_id()), rows, size)
+        if self._from is not None or self._until is not None:
+            parts = [part for part in parts if self._in_time(part)]
+        collected.slices += parts
+        collected.rows += len(parts)
+        collected.bytes += sum([len(part.body) for part in parts])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
         undecrypted = child.undecodable.undecrypted_count - self._undecrypted[child]
@@ -176,14 +193,17 @@ class ArrowRangeReader:
 
     def _in_time(self, part: EntryRows) -> bool:
         # All messages of an entry share its publish time.
-        time = part.parsed.metadata.publish_time
+        time = part.parsed.publish_time
         return (self._from is None or time >= self._from) and (self._until is None or time < self._until)
 
     def full(self) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches that have reached their size."""
         for part in list(self._parts.values()):
-            if part.rows >= self._max_rows or part.bytes >= self._max_bytes:
-                yield from self._batches(part)
+            if self._is_full(part.rows, part.bytes):
+                yield from self._batches(part, keeps_rest=True)
+
+    def _is_full(self, rows: int, size: int) -> bool:
+        return rows >= self._max_rows or size >= self._max_bytes
 
     def rest(self) -> Iterator[pyarrow.RecordBatch]:
         """Return the remaining record batches when the range is done, or when nothing arrives for a while."""
@@ -191,9 +211,21 @@ class ArrowRangeReader:
             if part.slices:
                 yield from self._batches(part)
 
-    def _batches(self, part: _Part) -> Iterator[pyarrow.RecordBatch]:
-        slices, part.slices, part.rows, part.bytes = part.slices, [], 0, 0
-        for group in _groups(slices, self._max_rows, self._max_bytes):
+    def _batches(self, part: _Part, *, keeps_rest: bool = False) -> Iterator[pyarrow.RecordBatch]:
+        """Return record batches of the slices; `keeps_rest` leaves those that do not fill one for the next.
+
+        Else the entry with which the limit was exceeded would be a record batch of its own.
+        """
+        if part.rows <= self._max_rows and part.bytes <= self._max_bytes:
+            groups = [part.slices]
+        else:
+            groups = list(_groups(part.slices, self._max_rows, self._max_bytes))
+        part.slices, part.rows, part.bytes = [], 0, 0
+        if keeps_rest and len(groups) > 1:
+            rows, size = sum(map(len, groups[-1])), sum(each.nbytes for each in groups[-1])
+            if not self._is_full(rows, size):
+                part.slices, part.rows, part.bytes = groups.pop(), rows, size
+        for group in groups:
             yield record_batch(group, self.columns, topic=part.topic, partition=part.partition)
 
 

@@ -360,6 +360,20 @@ class PartitionConsumer(Handler):
             self.undecodable.undecrypted_count += 1
         return entry_slice.part
 
+    def dequeue_single_rows(self, before: EntryKey, most: int, most_bytes: int) -> list[EntryRows]:
+        """Return entries of one message that are queued next, all before an entry; may return none. Thread-safe.
+
+        At most `most`, and none more when they have `most_bytes` payload bytes.
+        """
+        if self._unacked is not None:
+            # The ack time-out is noted entry by entry.
+            return []
+        with self.lock:
+            messages = self.core.dequeue_singles(before, most, most_bytes)
+            self.write_outgoing()
+        entries: list[Any] = [message.entry for message in messages]
+        return [EntryRows(entry.parsed, entry.body, entry.ledger_id, entry.entry_id, 0, 1) for entry in entries]
+
     def dequeue_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
         """Return as much of the current entry, or of the next one, as the budget allows; None when there is none.
 

@@ -58,6 +58,10 @@ class Reading:
         child = self.consumer.children[partition]
         self.fake.peers[-1].send(*(delivery(child.consumer_id, entry, at) for at, entry in entries.items()))
         await until(lambda: len(child.core.all_deliveries) == len(entries))
+        self.add_queued()
+
+    def add_queued(self) -> None:
+        """Have everything added that is queued."""
         while not self.work.must_go_back and (taken := self.consumer.dequeue_rows()) is not None:
             self.work.add(*taken)
 
@@ -203,10 +207,12 @@ async def test_full_yields_batches_of_their_size(fake: FakeBroker, reading: Call
     await made.deliver(singles(1))
     assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"0", b"1"]]
     await made.deliver(singles(2, 3, 4))
-    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"2", b"3"], [b"4"]]
-    assert list(made.work.full()) == [] and made.rows() == []
+    # What does not fill a record batch is not one of its own.
+    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"2", b"3"]]
+    assert list(made.work.full()) == []
     await made.deliver(singles(5))
-    assert made.rows() == [b"5"]
+    assert [batch.column("value").to_pylist() for batch in made.work.full()] == [[b"4", b"5"]]
+    assert list(made.work.full()) == [] and made.rows() == []
 
 
 async def test_full_yields_batches_of_their_bytes(fake: FakeBroker, reading: Callable[..., Any]) -> None:
@@ -216,7 +222,76 @@ async def test_full_yields_batches_of_their_bytes(fake: FakeBroker, reading: Cal
     await made.deliver({0: single_entry(b"x" * 60)})
     assert list(made.work.full()) == []
     await made.deliver({1: single_entry(b"y" * 60), 2: single_entry(b"z" * 30)})
-    assert [batch.num_rows for batch in made.work.full()] == [1, 2]
+    assert [batch.num_rows for batch in made.work.full()] == [1]
+    assert list(made.work.full()) == []
+    await made.deliver({3: single_entry(b"w" * 5), 4: single_entry(b"v" * 100)})
+    # The last one is full by itself.
+    assert [batch.num_rows for batch in made.work.full()] == [3, 1]
+
+
+# --- entries of one message -------------------------------------------------------------------------------------
+
+
+async def add_next(made: Reading, entries: dict[int, bytes]) -> list[int]:
+    """Deliver entries, have the next one added, and return those that are queued then."""
+    child = made.consumer.children[0]
+    made.fake.peers[-1].send(*(delivery(child.consumer_id, entry, at) for at, entry in entries.items()))
+    await until(lambda: len(child.core.all_deliveries) == len(entries))
+    taken = made.consumer.dequeue_rows()
+    assert taken is not None
+    made.work.add(*taken)
+    return [each.entry_id for each in child.core.all_deliveries]
+
+
+@pytest.mark.parametrize("end", [place(3), place(3, 1)], ids=["entry", "batch-index"])
+async def test_single_messages_added_together_not_beyond_end(
+    fake: FakeBroker, reading: Callable[..., Any], end: MessageId
+) -> None:
+    last_is(fake, 5)
+    made = await reading(end=end)
+    await made.work.refresh_ends()
+    at_end = single_entry(b"3") if end == place(3) else batch_entry([b"a", b"b"])
+    entries = {**singles(0, 1, 2), 3: at_end, **singles(4, 5)}
+    assert await add_next(made, entries) == [3, 4, 5]
+    if end == place(3):
+        assert made.work.done and made.rows() == [b"0", b"1", b"2"]
+        following = made.consumer.dequeue_rows()
+        assert following is not None and following[1].entry_id == 3
+        return
+    assert not made.work.done
+    made.add_queued()
+    assert made.work.done and made.rows() == [b"0", b"1", b"2", b"a"]
+
+
+async def test_single_messages_added_together_within_limits(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    last_is(fake, 9)
+    made = await reading(max_rows=3, max_bytes=100)
+    await made.work.refresh_ends()
+    assert await add_next(made, singles(0, 1, 2, 3)) == [3]
+    assert [batch.num_rows for batch in made.work.full()] == [3]
+    made.add_queued()
+    assert await add_next(made, {4: single_entry(b"x" * 120), **singles(5)}) == [5]
+    assert [batch.num_rows for batch in made.work.full()] == [1, 1]
+
+
+async def test_single_messages_added_together_within_publish_time(
+    fake: FakeBroker, reading: Callable[..., Any]
+) -> None:
+    last_is(fake, 3)
+    made = await reading(publish_time=(PUBLISHED + 1, PUBLISHED + 3))
+    await made.work.refresh_ends()
+    entries = {at: single_entry(b"%d" % at, publish_time=PUBLISHED + at) for at in range(4)}
+    assert await add_next(made, entries) == []
+    assert made.work.done and made.rows() == [b"1", b"2"]
+
+
+async def test_single_messages_behind_damaged_entry_raise(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    last_is(fake, 3)
+    made = await reading()
+    await made.work.refresh_ends()
+    assert await add_next(made, {**singles(0, 1), 2: single_entry(b"2")[:-1] + b"x", **singles(3)}) == [2, 3]
+    with pytest.raises(ChecksumError, match="1:2"):
+        made.add_queued()
 
 
 # --- what cannot be read ----------------------------------------------------------------------------------------
