@@ -50,6 +50,12 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
     commit. With Shared and Key_Shared subscriptions several tasks may consume at once, and messages that the broker
     redelivers to another task while their own has not committed are stored by both: use `replace` there.
 
+    A row that the database rejects because of its values (a constraint, a wrong type, NUL in PostgreSQL's text, an
+    exception of a trigger) is a failed message, by `on_error`: the default fails the try, and nothing of the batch is
+    stored; "skip", "dead_letter" and "retry_letter" acknowledge the message with the batch, whose other rows are
+    committed. That needs SAVEPOINT, as PostgreSQL and SQLite have it; without it, and for constraints that are checked
+    at the commit (DEFERRABLE), a rejected row fails the try. So does every other error of the database.
+
     Without a state table (None) ids are kept in Airflow's task state, after the commit: if the try dies between the
     two, or its run is deleted before the acknowledgement, rows are inserted again (at least once); `replace` with a key
     that identifies a message ("__messageId") or its subject makes that harmless.
@@ -67,7 +73,8 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
     :param replace: replace rows of the same key, by the dialect of the database (ON CONFLICT, REPLACE, MERGE). Default
         False.
     :param replace_index: the columns of that key, where the dialect needs them (PostgreSQL). Default none.
-    :param rows_per_insert: rows given to the driver at once, from 1. Default 1000.
+    :param rows_per_insert: rows given to the driver at once, from 1; where it rejects one, halves of them are. Default
+        1000.
     :param state_table: the table with the records of batches, made where it is missing; default airflow_pulsar_batches.
         For databases without CREATE TABLE IF NOT EXISTS make it before: record_id and subscription_id VARCHAR(40), part
         INTEGER, state VARCHAR(20), content VARCHAR(4000), primary key (record_id, part). Rows whose state is
@@ -78,8 +85,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         process functions are refused.
 
     Needs apache-airflow-providers-common-sql (the extra `sql`). Returns table, rows, and of `ConsumeBatchOperator`'s
-    manifest count, bytes, topics, subscription, partitions, stop_reason, seconds, messages_per_second and errors. A row
-    that the database rejects fails the try, and nothing of the batch is stored.
+    manifest count, bytes, topics, subscription, partitions, stop_reason, seconds, messages_per_second and errors.
     """
 
     template_fields: Sequence[str] = (

@@ -15,6 +15,7 @@ import re
 from ast import literal_eval
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,18 @@ _STREAM_ARGUMENTS = (
 
 class WatcherRefused(TypeError, ValueError):
     """Raised for a wrong argument of a watcher, when its DAG is parsed."""
+
+
+@dataclass
+class StreamEvent:
+    """Event on its way through the shared stream.
+
+    `pending` counts the triggers that have got it and have not asked for the next one, that is those whose event
+    Airflow has perhaps not queued.
+    """
+
+    payload: dict[str, Any] | None
+    pending: int = 0
 
 
 class PulsarMessageQueueTrigger(BaseEventTrigger):
@@ -164,7 +177,11 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Send an event for each message: those that do not match are not in the stream."""
         async for event in shared_stream:
-            yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+            # A cancelled trigger stops at the yield. Airflow, which writes a line of its log before it queues the
+            # event, counts a message as accepted whose trigger is cancelled meanwhile: pending tells the producer.
+            event.pending += 1
+            yield TriggerEvent(event.payload)  # type: ignore[no-untyped-call]
+            event.pending -= 1
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Send events outside a shared stream, as `dag.test()` and a deferred task do.
@@ -177,7 +194,7 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         try:
             async with aclosing(producer.open_stream()) as events:
                 async for event, delivery in events:
-                    yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+                    yield TriggerEvent(event.payload)  # type: ignore[no-untyped-call]
                     await producer.acknowledge(delivery)
         finally:
             await producer.aclose()

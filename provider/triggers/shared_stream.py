@@ -1,9 +1,10 @@
 """Broker's side of a watcher's shared stream in ack mode: one consumer of one durable subscription.
 
 May be imported in a triggerer only. Rules: a message is acknowledged when every trigger of the stream is past it and
-its events are stored; it is redelivered where a trigger failed, or none was there; a rejected one becomes a dead
-letter. Every message is an advance lane of its own, so that none waits for another. An error of the broker never ends
-the stream: Airflow would start it again at once, for ever.
+its events are stored; it is redelivered where a trigger failed, where one was cancelled before Airflow had queued its
+event, or where none was there; a rejected one becomes a dead letter. Every message is an advance lane of its own, so
+that none waits for another. An error of the broker never ends the stream: Airflow would start it again at once, for
+ever.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from airflow_provider_pulsar.deployment import deployment_id
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-from airflow_provider_pulsar.triggers.msg_queue import ASSET, check_allowed, stream_options, subscription_name
+from airflow_provider_pulsar.triggers.msg_queue import (
+    ASSET,
+    StreamEvent,
+    check_allowed,
+    stream_options,
+    subscription_name,
+)
 from pulsar_native.jobs.failures import explain
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate
@@ -35,8 +42,10 @@ class PulsarStreamProducer(SharedStreamProducer):
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = dict(arguments)
         self._stream: MatchingStream | None = None
+        # Events by the key of their delivery, until it is settled.
+        self._offered: dict[Any, StreamEvent] = {}
 
-    async def open_stream(self) -> AsyncGenerator[tuple[Any, Delivery], None]:
+    async def open_stream(self) -> AsyncGenerator[tuple[StreamEvent, Delivery], None]:
         """Yield events with their deliveries, for ever; errors are logged, and the connection is made again."""
         while self._stream is None:
             try:
@@ -46,8 +55,9 @@ class PulsarStreamProducer(SharedStreamProducer):
                 text = explain(error, action=f"The watcher {self._arguments}", stage="settings")
                 log.warning("%s; the next attempt follows in %d s", text, _RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
-        async for pair in self._stream.events():
-            yield pair
+        async for payload, delivery in self._stream.events():
+            event = self._offered[delivery.key] = StreamEvent(payload)
+            yield event, delivery
 
     async def _opened(self) -> MatchingStream:
         arguments = self._arguments
@@ -72,9 +82,10 @@ class PulsarStreamProducer(SharedStreamProducer):
         """Acknowledge, redeliver or publish as a dead letter each message, by what the triggers did with it."""
         assert self._stream is not None
         for delivery, outcome in batch:
+            event = self._offered.pop(delivery.key, None)
             if outcome.rejected:
                 await self._stream.dead_letter(delivery)
-            elif outcome.is_clean:
+            elif outcome.is_clean and (event is None or not event.pending):
                 await self._stream.acknowledge(delivery)
             else:
                 await self._stream.redeliver(delivery)
@@ -82,6 +93,7 @@ class PulsarStreamProducer(SharedStreamProducer):
     async def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge one message."""
         assert self._stream is not None
+        self._offered.pop(delivery.key, None)
         await self._stream.acknowledge(delivery)
 
     def get_advance_lane(self, broker_payload: Delivery) -> Any:

@@ -74,6 +74,17 @@ def test_pins_are_exact_and_name_no_host() -> None:
     assert not (ROOT / "uv.lock").exists()
 
 
+def test_workflows_make_what_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    made = {
+        path.name: set(re.findall(r"(?:- run: make|- target:) ([a-z-]+)$", path.read_text(), re.MULTILINE))
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+    }
+    assert made["test.yml"] == {"test", "test-quick"}
+    assert made["nightly.yml"] == {"test-long", "test-oldest"}
+    assert set().union(*made.values()) <= targets
+
+
 @pytest.mark.parametrize("name", ["airflow", "airflow-oldest"])
 def test_full_pyspark_never_meets_airflow(name: str) -> None:
     # Both own the same files; the one installed last would win.

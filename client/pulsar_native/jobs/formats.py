@@ -121,14 +121,17 @@ class JsonLinesWriter(_MessageWriter):
 
 
 class SinkWriter(_MessageWriter):
-    """Writer of rows into a sink, in the order of reception. The batch is one chunk, as it is never written again."""
+    """Writer of rows into a sink, in the order of reception. The batch is one chunk, as it is never written again.
+
+    A message is added to the batch once its row is written; one whose row the sink rejects is a failed message.
+    """
 
     def __init__(self, sink: BatchSink, rows: int, handler: MessageHandler) -> None:
         """Write `rows` rows at once."""
         super().__init__(handler)
         self._sink = sink
         self._size = rows
-        self._rows: list[Any] = []
+        self._waiting: list[tuple[Message, Any]] = []
 
     def _add(self, message: Message, record: dict[str, Any], line: bytes, batch: Batch) -> None:
         try:
@@ -136,14 +139,22 @@ class SinkWriter(_MessageWriter):
         except ValueError as error:
             self._handler.policy.failed(message, error, batch)
             return
-        batch.add(message)
-        self._rows.append(row)
-        if len(self._rows) >= self._size:
+        self._waiting.append((message, row))
+        if len(self._waiting) >= self._size:
             self._write(batch)
 
     def _write(self, batch: Batch) -> None:
-        rows, self._rows = self._rows, []
-        self._sink.write(rows)
+        waiting, self._waiting = self._waiting, []
+        rejected: set[int] = set()
+
+        def reject(index: int, error: Exception) -> None:
+            rejected.add(index)
+            self._handler.policy.failed(waiting[index][0], error, batch)
+
+        self._sink.write([row for _, row in waiting], reject)
+        for index, (message, _) in enumerate(waiting):
+            if index not in rejected:
+                batch.add(message)
 
 
 class ParquetWriter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,5 +38,8 @@ class BatchSink(Protocol):
     def row(self, message: Message, record: Mapping[str, Any]) -> Any:
         """Return the row of a message and its record; ValueError makes it a failed message."""
 
-    def write(self, rows: Sequence[Any]) -> None:
-        """Write rows, possibly none; an error ends the job before anything is acknowledged."""
+    def write(self, rows: Sequence[Any], reject: Callable[[int, Exception], None]) -> None:
+        """Write rows, possibly none; `reject` is called with the index and the error of each that cannot be written.
+
+        An error, also one of `reject`, ends the job before anything is acknowledged.
+        """

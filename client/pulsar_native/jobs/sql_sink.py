@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, OutputTaken
 from pulsar_native.jobs.failures import JobFailed
-from pulsar_native.jobs.sql_rows import insert_many, row_values
+from pulsar_native.jobs.sql_rows import Savepoints, insert_many, is_row_error, row_values
 
 if TYPE_CHECKING:
     from pulsar_native import Message
@@ -44,7 +44,11 @@ _TABLE = re.compile(r"\w+(\.\w+)*")
 
 
 class SqlInsertFailed(JobFailed):
-    """Raised when the database rejects rows; nothing of the batch is committed or acknowledged."""
+    """Raised when rows cannot be inserted; nothing of the batch is committed or acknowledged."""
+
+
+class SqlRowRejected(JobFailed):
+    """Cause of a failed message whose row the database, or its driver, rejects because of the row's values."""
 
 
 class StateTableFailed(JobFailed):
@@ -128,7 +132,10 @@ def _metadata(source: str, message: Message, record: Mapping[str, Any], value: A
 
 
 class SqlSink:
-    """Inserts rows into a table within the open transaction; `write` blocks for the database."""
+    """Inserts rows into a table within the open transaction; `write` blocks for the database.
+
+    Where the database has savepoints, rejected rows are found by halves: the others are inserted, in their order.
+    """
 
     def __init__(
         self,
@@ -144,6 +151,10 @@ class SqlSink:
         self._mapping = mapping
         self._statement = statement
         self._bind = bind
+        self._savepoints = Savepoints(connection)
+        # Number of rows offered before those that are being written.
+        self._before = 0
+        # Number of rows inserted.
         self.rows = 0
 
     def row(self, message: Message, record: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -159,20 +170,64 @@ class SqlSink:
             return json.dumps(json_safe(value), ensure_ascii=False)
         return self._bind(value)
 
-    def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows; raises `SqlInsertFailed` if the database rejects one."""
+    def write(self, rows: Sequence[tuple[Any, ...]], reject: Callable[[int, Exception], None]) -> None:
+        """Insert rows; `reject` is called with the index and the error (`SqlRowRejected`) of each rejected row.
+
+        Raises `SqlInsertFailed` for every other failure, and for a rejected row without savepoints.
+        """
         if not rows:
             return
         try:
-            with closing(self._connection.cursor()) as cursor:
-                insert_many(self._connection, cursor, self._statement(rows[0]), rows)
+            statement = self._statement(rows[0])
         except Exception as error:
-            # The drivers' errors have no common base class.
-            raise SqlInsertFailed(
-                f"the database rejected rows {self.rows + 1} to {self.rows + len(rows)} for {self._table}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        self.rows += len(rows)
+            raise self._failed(0, len(rows), error) from error
+        self._insert(statement, rows, 0, reject)
+        self._before += len(rows)
+
+    def _insert(
+        self, statement: str, rows: Sequence[tuple[Any, ...]], first: int, reject: Callable[[int, Exception], None]
+    ) -> None:
+        """Insert rows that begin at an index; halves of them where one is rejected."""
+        error = self._rejection(statement, rows, first)
+        if error is None:
+            self.rows += len(rows)
+        elif len(rows) > 1:
+            half = len(rows) // 2
+            self._insert(statement, rows[:half], first, reject)
+            self._insert(statement, rows[half:], first + half, reject)
+        else:
+            rejected = SqlRowRejected(
+                f"the database rejected its row for {self._table}: {type(error).__name__}: {error}"
+            )
+            rejected.__cause__ = error
+            reject(first, rejected)
+
+    def _rejection(self, statement: str, rows: Sequence[tuple[Any, ...]], first: int) -> Exception | None:
+        """Insert all rows or none; return None, or the error that one of them causes."""
+        try:
+            self._savepoints.set()
+            with closing(self._connection.cursor()) as cursor:
+                insert_many(self._connection, cursor, statement, rows)
+            self._savepoints.release()
+        except Exception as error:
+            if is_row_error(error) and self._undone():
+                return error
+            raise self._failed(first, len(rows), error) from error
+        return None
+
+    def _undone(self) -> bool:
+        """Undo a failed insert; False if that is impossible, which leaves its error as the one to raise."""
+        try:
+            return self._savepoints.undo()
+        except Exception:
+            return False
+
+    def _failed(self, first: int, count: int, error: Exception) -> SqlInsertFailed:
+        start = self._before + first
+        return SqlInsertFailed(
+            f"the database rejected rows {start + 1} to {start + count} for {self._table}: "
+            f"{type(error).__name__}: {error}"
+        )
 
 
 # ---- state -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ larger than the memory can be read. A file is opened anew for each reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.output import PathFactory, local_path
@@ -24,6 +24,9 @@ def reader_of(given: object) -> tuple[Callable[[], Iterator[dict[str, Any]]], bo
     Raises ValueError for an unsupported table, and for two columns of one name.
     """
     if _is_pandas(given):
+        if not hasattr(given, "columns"):
+            # A Series, which has Arrow's stream interface since pandas 3 only.
+            _refuse_column(given)
         return (lambda: _of_pandas(given)), True
     made = _arrow(given)
     if made is not None:
@@ -34,6 +37,10 @@ def reader_of(given: object) -> tuple[Callable[[], Iterator[dict[str, Any]]], bo
             "or a DataFrame of pandas or polars, or an Arrow table"
         )
     return None
+
+
+def _refuse_column(given: object) -> NoReturn:
+    validation.refuse(f"messages is a {_name(given)}, one column without a name: pass its .tolist(), or a table")
 
 
 def _name(given: object) -> str:
@@ -52,7 +59,7 @@ def _unique(names: Iterable[object]) -> list[str]:
 
 
 def _is_pandas(given: Any) -> bool:
-    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "iloc") and hasattr(given, "columns")
+    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "iloc")
 
 
 def _of_pandas(frame: Any) -> Iterator[dict[str, Any]]:
@@ -94,7 +101,7 @@ def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | 
     try:
         stream = pa.RecordBatchReader.from_stream(given)
     except pa.ArrowInvalid:
-        validation.refuse(f"messages is a {_name(given)}, one column without a name: pass its .tolist(), or a table")
+        _refuse_column(given)
     _unique(stream.schema.names)
     if hasattr(given, "__len__"):
         # A DataFrame, which returns a stream of its rows at each call.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pulsar_native import EntryRange, arrow_schema
 from pulsar_native.jobs import formats
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter, format_of
+from pulsar_native.jobs.id_ranges import ids_of
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageFailed, MessageHandler
 from pulsar_native.jobs.output import AtomicFile
 from pulsar_native.message import Message
@@ -148,8 +149,11 @@ class Sink:
             raise ValueError("there is no column for it")
         return str(record["value"])
 
-    def write(self, rows: Sequence[Any]) -> None:
-        self.written.append(list(rows))
+    def write(self, rows: Sequence[Any], reject: Callable[[int, Exception], None]) -> None:
+        self.written.append([row for row in rows if row != "rejected"])
+        for index, row in enumerate(rows):
+            if row == "rejected":
+                reject(index, LookupError("the table does not take it"))
 
 
 def sink_writer(sink: Sink, rows: int, policy: ErrorPolicy) -> SinkWriter:
@@ -185,6 +189,30 @@ def test_sink_refused_row_ends_a_strict_job() -> None:
     writer = sink_writer(Sink(), 10, ErrorPolicy("fail", None, None))
     with pytest.raises(MessageFailed, match="there is no column for it"):
         writer.take(Flow(received(b"bad")), batch, 50)  # type: ignore[arg-type]
+    assert batch.count == 0
+
+
+def test_sink_rejected_row_is_a_failed_message() -> None:
+    sink, batch, policy = Sink(), new_batch(), ErrorPolicy("skip", None, None)
+    writer = sink_writer(sink, 2, policy)
+    flow = Flow(*(received(text, entry=n) for n, text in enumerate((b"1", b"rejected", b"2"))))
+    while writer.take(flow, batch, 50):  # type: ignore[arg-type]
+        pass
+    writer.finish(batch, lambda: None)
+    found = policy.manifest()
+    assert (sink.written, batch.count, found["count"], found["skipped"]) == ([["1"], ["2"]], 2, 1, 1)
+    (failed,) = found["messages"]
+    assert failed["error"] == "LookupError: the table does not take it"
+    # Its id is acknowledged, but none of the output's.
+    (chunk,), others = batch.chunks(), batch.others()
+    assert (len(list(ids_of(chunk))), [str(each) for _, each in ids_of(others)]) == (2, [failed["id"]])
+
+
+def test_sink_rejected_row_ends_a_strict_job() -> None:
+    batch = new_batch()
+    writer = sink_writer(Sink(), 1, ErrorPolicy("fail", None, None))
+    with pytest.raises(MessageFailed, match="LookupError: the table does not take it"):
+        writer.take(Flow(received(b"rejected")), batch, 50)  # type: ignore[arg-type]
     assert batch.count == 0
 
 

@@ -14,11 +14,13 @@ from pulsar_native.jobs.sql_sink import (
     RowMapping,
     SqlBatchState,
     SqlInsertFailed,
+    SqlRowRejected,
     SqlSink,
     StateTable,
     StateTableFailed,
 )
 from support.jobs import received
+from support.limited_sqlite import LimitedSqlite
 
 Connect = Callable[[], sqlite3.Connection]
 TABLE = StateTable("batches")
@@ -88,16 +90,27 @@ def sink(connection: sqlite3.Connection) -> SqlSink:
     return SqlSink(connection, "orders", mapping, lambda _row: "INSERT INTO orders VALUES (?)", str)
 
 
+def strict(index: int, error: Exception) -> None:
+    """Raise the error of a rejected row."""
+    raise error
+
+
 def test_sink_writes_in_the_open_transaction(connect: Connect) -> None:
     connection = connect()
     connection.execute("CREATE TABLE orders (id INTEGER)")
     rows = sink(connection)
-    rows.write([(1,), (2,)])
-    rows.write([])
-    assert rows.rows == 2
+    rows.write([(1,), (2,)], strict)
+    rows.write([], strict)
+    rows.write([(3,)], strict)
+    assert rows.rows == 3
     assert connect().execute("SELECT count(*) FROM orders").fetchone() == (0,)
     connection.commit()
-    assert connect().execute("SELECT count(*) FROM orders").fetchone() == (2,)
+    assert connect().execute("SELECT count(*) FROM orders").fetchone() == (3,)
+    # Nor does the release of a savepoint commit in the next transaction.
+    rows.write([(4,)], strict)
+    assert connect().execute("SELECT count(*) FROM orders").fetchone() == (3,)
+    connection.rollback()
+    assert connection.execute("SELECT count(*) FROM orders").fetchone() == (3,)
 
 
 def test_sink_cells_are_the_drivers(connect: Connect) -> None:
@@ -106,13 +119,60 @@ def test_sink_cells_are_the_drivers(connect: Connect) -> None:
     assert found == [1, None, b"x", '[1, {"a": 2}]', "(1+2j)"]
 
 
-def test_sink_rejected_row_names_rows_and_table(connect: Connect) -> None:
+@pytest.mark.parametrize("bad", [[], [0], [9], [0, 1, 2], [3, 4], list(range(10)), list(range(1, 9))])
+def test_sink_rejected_rows_leave_the_others_in_order(bad: list[int], connect: Connect) -> None:
+    connection = connect()
+    connection.execute("CREATE TABLE orders (id INTEGER CHECK (id >= 0))")
+    rows, rejected = sink(connection), dict[int, Exception]()
+    rows.write([(-1 if n in bad else n,) for n in range(10)], rejected.setdefault)
+    assert list(rejected) == bad
+    assert {str(error) for error in rejected.values()} <= {
+        "the database rejected its row for orders: IntegrityError: CHECK constraint failed: id >= 0"
+    }
+    rows.write([(10,), (-1,)], rejected.setdefault)
+    connection.commit()
+    left = [n for n in range(11) if n not in bad]
+    assert [n for (n,) in connect().execute("SELECT id FROM orders ORDER BY rowid")] == left
+    assert rows.rows == len(left)
+
+
+def test_sink_second_row_of_a_key_is_rejected(connect: Connect) -> None:
+    connection = connect()
+    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    connection.execute("INSERT INTO orders VALUES (5)")
+    connection.commit()
+    rows, rejected = sink(connection), dict[int, Exception]()
+    rows.write([(1,), (5,), (2,), (1,), (3,), (2**70,)], rejected.setdefault)
+    assert list(rejected) == [1, 3, 5]
+    assert type(rejected[5].__cause__) is OverflowError
+    assert [n for (n,) in connection.execute("SELECT id FROM orders")] == [1, 2, 3, 5]
+
+
+def test_sink_error_of_reject_ends_the_write(connect: Connect) -> None:
     connection = connect()
     connection.execute("CREATE TABLE orders (id INTEGER NOT NULL)")
+    with pytest.raises(SqlRowRejected, match="NOT NULL constraint failed"):
+        sink(connection).write([(1,), (None,), (None,)], strict)
+
+
+def test_sink_other_failure_names_rows_and_table(connect: Connect) -> None:
+    connection = connect()
+    connection.execute("CREATE TABLE orders (id INTEGER)")
     rows = sink(connection)
-    rows.write([(1,)])
-    with pytest.raises(SqlInsertFailed, match="rejected rows 2 to 3 for orders: IntegrityError"):
-        rows.write([(2,), (None,)])
+    rows.write([(1,)], strict)
+    connection.execute("ALTER TABLE orders RENAME TO others")
+    with pytest.raises(SqlInsertFailed, match="rejected rows 2 to 3 for orders: OperationalError: no such table"):
+        rows.write([(2,), (3,)], strict)
+
+
+@pytest.mark.parametrize("fails", [("SAVEPOINT",), ("ROLLBACK TO",)])
+def test_sink_rejected_row_without_savepoints_ends_the_write(connect: Connect, fails: tuple[str, ...]) -> None:
+    connection = connect()
+    connection.execute("CREATE TABLE orders (id INTEGER NOT NULL)")
+    rows = sink(LimitedSqlite(connection, fails))  # type: ignore[arg-type]
+    rows.write([(1,)], strict)
+    with pytest.raises(SqlInsertFailed, match="rejected rows 2 to 4 for orders: IntegrityError: NOT NULL"):
+        rows.write([(2,), (None,), (3,)], lambda *_: None)
 
 
 # ---- state -----------------------------------------------------------------------------------------------------------

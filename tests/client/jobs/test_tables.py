@@ -79,8 +79,13 @@ def test_reader_of_no_table_is_none(given: object) -> None:
             type("Frame", (), {"__module__": "vaex.frame", "dtypes": ()})(),
             "messages is a vaex Frame, a table of a kind",
         ),
+        (
+            # Of pandas 2, without Arrow's stream interface.
+            type("Series", (), {"__module__": "pandas.core.series", "iloc": (), "dtypes": ()})(),
+            r"messages is a pandas Series, one column without a name: pass its \.tolist",
+        ),
     ],
-    ids=["array", "series", "frame"],
+    ids=["array", "series", "frame", "series of pandas 2"],
 )
 def test_reader_of_other_tables_raises(given: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -317,10 +318,103 @@ def test_postgres_rejected_row_stores_nothing(shop: Shop, client: Client, topic:
     shop.rows(NUMBERS)
     name = topic()
     put(client, name, [*range(50), -1], batch=1)
-    with pytest.raises(AirflowException, match=r"rejected rows 51 to 51 for numbers: CheckViolation"):
+    with pytest.raises(AirflowException, match=r"rejected its row for numbers: CheckViolation"):
         to_sql(name, rows_per_insert=10).execute(context_of())
     assert shop.rows("SELECT n FROM numbers") == []
     assert backlog(admin, name) == 51
+
+
+REJECTED = {
+    # A constraint, NULL, a wrong type twice (as text, and as a type that is not converted), a number out of range.
+    "check": {"n": -1},
+    "null": {"n": None},
+    "text": {"n": "seven"},
+    "bool": {"n": True},
+    "range": {"n": 2**40},
+    # In the driver, before anything is sent; psycopg2 cannot encode the surrogate, psycopg neither.
+    "nul": {"n": 1, "k": "a\x00b"},
+    "surrogate": {"n": 1, "k": "\ud800"},
+    # A trigger, a view of no more than its rows, a value too large for an index.
+    "trigger": {"n": 13},
+    "index": {"n": 1, "long": 1},
+}
+
+
+@pytest.mark.proves("A12")
+@pytest.mark.parametrize("rows_per_insert", [8, 1000])
+def test_postgres_rejected_rows_become_letters(
+    rows_per_insert: int, shop: Shop, client: Client, topic: NewTopic, admin: AdminClient, broker: Broker
+) -> None:
+    shop.rows(NUMBERS)
+    shop.rows("CREATE INDEX ON numbers (k)")
+    shop.rows(
+        "CREATE FUNCTION luck() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF new.n = 13 THEN RAISE EXCEPTION 'no luck'; END IF; RETURN new; END $$"
+    )
+    shop.rows("CREATE TRIGGER luck BEFORE INSERT ON numbers FOR EACH ROW EXECUTE FUNCTION luck()")
+    name = topic()
+    source = random.Random(14)
+    values = {key: {"k": key} | value for key, value in REJECTED.items()}
+    # Random, as PostgreSQL compresses.
+    values["index"]["k"] = "".join(chr(source.randrange(33, 0x3000)) for _ in range(9000))
+    for number, (key, value) in enumerate(values.items()):
+        fill(client, name, [json.dumps({"n": n, "k": "good"}) for n in range(100 * number, 100 * number + 7)], batch=3)
+        fill(client, name, [json.dumps(value)], partition_key=key)
+    manifest = to_sql(name, ["n", "k"], on_error="dead_letter", rows_per_insert=rows_per_insert).execute(context_of())
+    good = [n for number in range(len(values)) for n in range(100 * number, 100 * number + 7)]
+    letters = {letter.partition_key(): letter for letter in read_all(broker, f"{name}-sub-DLQ")}
+    causes = {key: letter.properties()["EXCEPTION_MESSAGE"] for key, letter in letters.items()}
+    assert set(causes) == set(values), causes
+    assert {key: json.loads(letter.data()) for key, letter in letters.items()} == values
+    assert shop.rows("SELECT n FROM numbers ORDER BY n") == good
+    assert shop.rows("SELECT DISTINCT k FROM numbers") == ["good"]
+    assert (manifest["rows"], manifest["errors"]["dead_letters"]) == (len(good), len(values))
+    assert all(cause.startswith("the database rejected its row for numbers: ") for cause in causes.values())
+    assert "CheckViolation" in causes["check"] and "no luck" in causes["trigger"] and "NUL" in causes["nul"]
+    assert backlog(admin, name) == 0
+
+
+@pytest.mark.proves("A12")
+def test_postgres_rejected_rows_then_dies_before_commit(
+    shop: Shop, client: Client, topic: NewTopic, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.rows("CREATE TABLE numbers (n INTEGER PRIMARY KEY)")
+    name = topic(partitions=2)
+    # Each number twice, in one partition: the second one is rejected.
+    for n in range(100):
+        fill(client, name, [json.dumps({"n": n})] * 2, batch=1, partition_key=str(n))
+
+    def cut(*_: object) -> None:
+        raise OSError("no disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sql_sink.SqlBatchState, "_pass_fence", cut)
+        with pytest.raises(AirflowException, match="no disk"):
+            to_sql(name, on_error="skip", rows_per_insert=30).execute(context_of())
+    assert (shop.rows("SELECT n FROM numbers"), backlog(admin, name)) == ([], 200)
+    manifest = to_sql(name, on_error="skip", rows_per_insert=30).execute(context_of())
+    assert (manifest["rows"], manifest["errors"]["skipped"]) == (100, 100)
+    assert sorted(shop.rows("SELECT n FROM numbers")) == list(range(100))
+    assert backlog(admin, name) == 0
+
+
+def test_postgres_other_errors_are_no_failed_messages(
+    shop: Shop, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    """With on_error="skip" a missing table, a missing right, and a constraint that is checked at the commit."""
+    name = topic()
+    put(client, name, [1, 1, 2], batch=1)
+    with pytest.raises(AirflowException, match="rejected rows 1 to 3 for numbers: UndefinedTable"):
+        to_sql(name, on_error="skip").execute(context_of())
+    shop.rows("CREATE TABLE numbers (n INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(Exception, match="duplicate key value violates unique constraint"):
+        to_sql(name, on_error="skip").execute(context_of())
+    shop.rows("CREATE TABLE batches (LIKE airflow_pulsar_batches INCLUDING ALL)")
+    with shop.role("ALL ON batches", "SELECT ON numbers") as role:
+        shop.define(options=f"-c role={role}")
+        with pytest.raises(AirflowException, match="rejected rows 1 to 3 for numbers: InsufficientPrivilege"):
+            to_sql(name, on_error="skip", state_table="batches").execute(context_of())
+    assert (shop.rows("SELECT n FROM numbers"), backlog(admin, name)) == ([], 3)
 
 
 @pytest.mark.proves("A12")

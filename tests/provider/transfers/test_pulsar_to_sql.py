@@ -17,8 +17,9 @@ from airflow_provider_pulsar.transfers.pulsar_to_sql import PulsarToSqlOperator
 from pulsar_native import AdminClient, Client, Consumer
 from pulsar_native.jobs import sql_sink
 from pulsar_native.schema import AvroSchema
-from support.brokers import NewTopic
+from support.brokers import Broker, NewTopic
 from support.consuming import fill
+from support.publish_tasks import read_all
 from support.tasks import StateStore, clear_and_run, context_of, dag_in, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -146,10 +147,86 @@ def test_load_rejected_row_stores_nothing(
 ) -> None:
     path, name = database(TABLE), topic()
     put(client, name, [*range(50), -1], batch=1)
-    with pytest.raises(AirflowException, match="rejected rows 51 to 51 for numbers: IntegrityError"):
+    with pytest.raises(AirflowException, match=r"rejected its row for numbers: IntegrityError.*on_error='skip'"):
         transfer(name, rows_per_insert=10).execute(context_of())
     assert rows(path) == []
     assert backlog(admin, name) == 51
+
+
+@pytest.mark.proves("A12")
+@pytest.mark.parametrize("rows_per_insert", [1, 7, 1000])
+def test_load_rejected_rows_become_letters(
+    rows_per_insert: int, database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient, broker: Broker
+) -> None:
+    path, name = database(TABLE), topic()
+    bad = {"a": '{"n": -1}', "b": '{"n": null}', "c": f'{{"n": {2**70}}}', "d": "no JSON"}
+    for key, first in zip(bad, range(0, 40, 10), strict=True):
+        put(client, name, range(first, first + 10), batch=4)
+        fill(client, name, [bad[key]], partition_key=key)
+    manifest = transfer(name, on_error="dead_letter", rows_per_insert=rows_per_insert).execute(context_of("a"))
+    assert (manifest["rows"], manifest["errors"]["dead_letters"], rows(path)) == (40, 4, list(range(40)))
+    letters = read_all(broker, f"{name}-sub-DLQ")
+    assert sorted(letter.partition_key() for letter in letters) == sorted(bad)
+    assert all(letter.data().decode() == bad[letter.partition_key()] for letter in letters)
+    causes = {letter.partition_key(): letter.properties()["EXCEPTION_MESSAGE"] for letter in letters}
+    assert causes["a"] == "the database rejected its row for numbers: IntegrityError: CHECK constraint failed: n >= 0"
+    assert (
+        "NOT NULL constraint failed" in causes["b"]
+        and "OverflowError" in causes["c"]
+        and len(manifest["errors"]["messages"]) == 4
+    )
+    # Nothing is left, and the next run begins after the batch.
+    assert backlog(admin, name) == 0
+    put(client, name, [40])
+    assert transfer(name).execute(context_of("b"))["rows"] == 1
+    assert rows(path) == list(range(41))
+
+
+@pytest.mark.proves("A12")
+def test_load_rejected_rows_beyond_max_errors_store_nothing(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, [*range(10), -1, -2, -3, 10], batch=1)
+    with pytest.raises(AirflowException, match=r"more than max_errors=2 messages failed; the last, .*IntegrityError"):
+        transfer(name, on_error="skip", max_errors=2).execute(context_of())
+    assert (rows(path), backlog(admin, name)) == ([], 14)
+    manifest = transfer(name, on_error="skip", max_errors=3).execute(context_of())
+    assert (manifest["rows"], manifest["errors"]["skipped"], rows(path)) == (11, 3, list(range(11)))
+    assert backlog(admin, name) == 0
+
+
+@pytest.mark.proves("A12")
+def test_load_rejected_rows_then_dies_before_acknowledging(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = database(TABLE), topic(partitions=2)
+    put(client, name, [n if n % 5 else -1 for n in range(30)], batch=4)
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("the broker has gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pulsar_native.jobs.consuming.acknowledge", lost)
+        with pytest.raises(AirflowException, match="the broker has gone"):
+            transfer(name, on_error="skip").execute(context_of())
+    expected = [n for n in range(30) if n % 5]
+    assert sorted(rows(path)) == expected
+    # The same try again finds its record: nothing is inserted or rejected a second time, and all is acknowledged.
+    manifest = transfer(name, on_error="skip").execute(context_of())
+    assert (manifest["rows"], manifest["errors"]["skipped"], sorted(rows(path))) == (24, 6, expected)
+    assert sum(backlog(admin, f"{name}-partition-{number}") for number in range(2)) == 0
+
+
+def test_load_other_errors_are_no_failed_messages(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    database(TABLE)
+    name = topic()
+    put(client, name, range(3), batch=1)
+    with pytest.raises(AirflowException, match="rejected rows 1 to 3 for others: OperationalError: no such table"):
+        transfer(name, table="others", on_error="skip").execute(context_of())
+    assert backlog(admin, name) == 3
 
 
 @pytest.mark.proves("A12")

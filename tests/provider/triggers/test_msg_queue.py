@@ -54,6 +54,10 @@ class Triggerer:
         self.manager = SharedStreamManager(**options)
         self.events: dict[int, list[Any]] = {}
         self.stored = True
+        # Airflow writes a line of its log between getting an event and queueing it: events got, and leave to go on.
+        self.fired = 0
+        self.logged = asyncio.Event()
+        self.logged.set()
         self._unconfirmed: list[int] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -69,6 +73,8 @@ class Triggerer:
         raw = self.manager.subscribe(trigger_id=number, trigger=trigger, key=key)
         try:
             async for event in trigger.filter_shared_stream(raw):
+                self.fired += 1
+                await self.logged.wait()
                 seq = self.manager.bind_pending_event(trigger_id=number, key=key)
                 assert seq is not None
                 self.events[number].append(event.payload)
@@ -181,6 +187,28 @@ async def test_trigger_window_is_bounded_by_airflows_queue(
         airflow.store()
         await until(lambda: len(events) == 200)
         assert sorted(int(event["value"]) for event in events) == list(range(200))
+
+
+@pytest.mark.proves("A18", "K3")
+async def test_trigger_cancelled_before_event_is_queued_redelivers(
+    client: Client, broker: Broker, topic: NewTopic
+) -> None:
+    """As when another triggerer takes the trigger over."""
+    name = topic()
+    publish(client, name, [b"0", b"1", b"2"])
+    async with triggerer() as airflow:
+        first = airflow.run(watching(name))
+        await until(lambda: len(first) == 3 and backlog(broker, name) == 0)
+        airflow.logged.clear()
+        publish(client, name, [b"3", b"4"])
+        await until(lambda: airflow.fired == 4)
+        airflow.cancel(0)
+        await until(lambda: all(not stats["consumers"] for stats in subscriptions(broker, name).values()))
+        assert (len(first), backlog(broker, name)) == (3, 2)
+        airflow.logged.set()
+        again = airflow.run(watching(name))
+        await until(lambda: backlog(broker, name) == 0)
+        assert [event["value"] for event in again] == ["3", "4"]
 
 
 async def test_trigger_failed_store_redelivers(client: Client, broker: Broker, topic: NewTopic) -> None:
