@@ -142,7 +142,7 @@ def test_close_interrupted_ends_the_part(
 ) -> None:
     client, name, part = ready(kind)
 
-    def interrupted(*_: object) -> bytes:
+    def interrupted(*_: object, **__: object) -> bytes:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
