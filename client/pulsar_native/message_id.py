@@ -125,7 +125,13 @@ class MessageId:
         return (self._ledger_id, self._entry_id, self._batch_index, self._partition)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MessageId) and self._key() == other._key()
+        return self is other or (
+            isinstance(other, MessageId)
+            and self._entry_id == other._entry_id
+            and self._ledger_id == other._ledger_id
+            and self._batch_index == other._batch_index
+            and self._partition == other._partition
+        )
 
     def __lt__(self, other: MessageId) -> bool:
         if not isinstance(other, MessageId):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -131,7 +131,7 @@ class ReaderConfig(Config):
         )
 
     def _generated_name(self) -> str:
-        name = f"reader-{secrets.token_hex(5)}"
+        name = f"reader-{os.urandom(5).hex()}"
         return f"{self.subscription_role_prefix}-{name}" if self.subscription_role_prefix else name
 
 

@@ -35,8 +35,11 @@ _MAX_BUFFERS = 512
 _PEEK_BYTES = 512
 # Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
-# Number of polls before a thread sleeps, together about 50 us: to be woken takes as long as a near broker's receipt.
-_SPINS = 60
+# Number of polls before a thread sleeps, together 20 to 50 us for a receipt, as a near broker takes, and 70 to 150 us
+# for a response: to be woken takes 10 us, and more where the processor has gone to sleep meanwhile. Three times as many
+# made creating a reader slower on two cores, as the broker needs them for it.
+_RECEIPT_SPINS = 60
+_RESPONSE_SPINS = 200
 # Inline reads that poll in vain one after the other before that is left to a later one, and those that sleep at once
 # then: a receipt of a stored message takes milliseconds.
 _VAIN_SPINS = 8
@@ -163,18 +166,18 @@ class Transport:
             self._engine.loop.add_reader(watch.fileno(), self._readable)
             self._watch = watch
 
-    def peek(self, seconds: float, *, spins: bool) -> bytes:
+    def peek(self, seconds: float, *, is_response: bool) -> bytes:
         """Wait for the next bytes and return their beginning without consuming them; b"" when none arrived in time.
 
-        `spins` polls for a moment before the thread sleeps; else it does so while that has been worth it.
+        It polls for a moment before the thread sleeps: for a response always, for a receipt while that is worth it.
         """
         poll = self._readiness.poll
-        if spins or self._vain_spins >= 0:
-            for _ in range(_SPINS):
+        if is_response or self._vain_spins >= 0:
+            for _ in range(_RESPONSE_SPINS if is_response else _RECEIPT_SPINS):
                 if poll(0):
                     self._vain_spins = 0
                     return self._received(_PEEK_BYTES, socket.MSG_PEEK)
-        if not spins:
+        if not is_response:
             self._vain_spins = self._vain_spins + 1 if self._vain_spins < _VAIN_SPINS else -_SPIN_PAUSE
         return self._received(_PEEK_BYTES, socket.MSG_PEEK) if poll(seconds * 1000) else b""
 

@@ -160,9 +160,13 @@ class ConsumerCore:
 
     def begin_attachment(self) -> MessageId | None:
         """Drop what is queued, as the broker redelivers it, and return the start of a non-durable subscription."""
-        self.reclaim_prefetched()
-        start = self._position.start_message_id()
-        self.drop_queued()
+        if not self.attachment:
+            # The first: nothing has been queued.
+            start = self._position.start_message_id()
+        else:
+            self.reclaim_prefetched()
+            start = self._position.start_message_id()
+            self.drop_queued()
         self.attachment += 1
         self.newest = None
         return start

@@ -22,6 +22,9 @@ PROTOCOL_VERSION = 21
 _U64 = (1 << 64) - 1
 
 Kind = pb.BaseCommand.Type
+# Cached, as in each access the enumeration searches by name: every producer and consumer needs these.
+_LOOKUP, _PARTITIONED_METADATA = Kind.LOOKUP, Kind.PARTITIONED_METADATA
+_PRODUCER, _SUBSCRIBE, _FLOW = Kind.PRODUCER, Kind.SUBSCRIBE, Kind.FLOW
 
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 PONG = encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
@@ -145,7 +148,7 @@ def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: s
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     if listener_name:
         command.advertised_listener_name = listener_name
-    return encode_command(pb.BaseCommand(type=Kind.LOOKUP, lookupTopic=command))
+    return encode_command(pb.BaseCommand(type=_LOOKUP, lookupTopic=command))
 
 
 def partition_metadata(topic: str, request_id: int, *, auto_create: bool) -> bytes:
@@ -153,7 +156,7 @@ def partition_metadata(topic: str, request_id: int, *, auto_create: bool) -> byt
     command = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
     if not auto_create:
         command.metadata_auto_creation_enabled = False
-    return encode_command(pb.BaseCommand(type=Kind.PARTITIONED_METADATA, partitionMetadata=command))
+    return encode_command(pb.BaseCommand(type=_PARTITIONED_METADATA, partitionMetadata=command))
 
 
 def producer(
@@ -188,7 +191,7 @@ def producer(
         command.schema.CopyFrom(schema)
     if config.initial_subscription_name is not None:
         command.initial_subscription_name = config.initial_subscription_name
-    return encode_command(pb.BaseCommand(type=Kind.PRODUCER, producer=command))
+    return encode_command(pb.BaseCommand(type=_PRODUCER, producer=command))
 
 
 def subscribe(
@@ -236,7 +239,7 @@ def subscribe(
         command.start_message_id.CopyFrom(id_data(start))
     if schema is not None:
         command.schema.CopyFrom(schema)
-    return encode_command(pb.BaseCommand(type=Kind.SUBSCRIBE, subscribe=command))
+    return encode_command(pb.BaseCommand(type=_SUBSCRIBE, subscribe=command))
 
 
 def send(
@@ -276,7 +279,7 @@ def flow(consumer_id: int, permits: int) -> bytes:
     if permits <= 0:
         raise ValueError("FLOW needs at least one permit")
     return encode_command(
-        pb.BaseCommand(type=Kind.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+        pb.BaseCommand(type=_FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
     )
 
 

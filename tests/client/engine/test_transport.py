@@ -325,13 +325,13 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     await begin_inline(pair)
     assert not pair.transport.begin_inline_read(), "one at a time"
     pair.there.send(b"mine")
-    assert pair.transport.peek(10, spins=True) == b"mine"
+    assert pair.transport.peek(10, is_response=True) == b"mine"
     for _ in range(20):
         await asyncio.sleep(0)
     assert not pair.received
     pair.transport.discard(4)
     pair.there.send(b"yours")
-    assert pair.transport.peek(10, spins=True) == b"yours"
+    assert pair.transport.peek(10, is_response=True) == b"yours"
     pair.transport.end_inline_read()
     await until(lambda: pair.received == b"yours")
     pair.there.send(b" too")
@@ -341,7 +341,7 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     while not pair.transport.begin_inline_read():
         tries += 1
     assert tries > 50
-    assert pair.transport.peek(0.001, spins=True) == b""
+    assert pair.transport.peek(0.001, is_response=True) == b""
     pair.transport.end_inline_read()
     pair.close()
 
@@ -351,14 +351,14 @@ async def test_inline_read_connection_may_end(ends: Callable[[], Ends]) -> None:
     pair = ends()
     await begin_inline(pair)
     pair.there.close()
-    assert pair.transport.peek(10, spins=True) == b""
+    assert pair.transport.peek(10, is_response=True) == b""
     pair.transport.end_inline_read()
     await until(lambda: pair.reasons)
     assert not pair.transport.begin_inline_read()
     pair = ends()
     await begin_inline(pair)
     pair.transport.close()
-    assert pair.transport.peek(10, spins=True) == b""
+    assert pair.transport.peek(10, is_response=True) == b""
     pair.transport.discard(1)
     pair.transport.end_inline_read()
     assert not pair.transport.begin_inline_read()
@@ -393,7 +393,7 @@ async def test_inline_read_polls_before_it_sleeps_while_that_is_worth_it(ends: C
         """Return for each of many reads whether it slept at once."""
         found = []
         for _ in range(count):
-            assert pair.transport.peek(0.02, spins=False) == b""
+            assert pair.transport.peek(0.02, is_response=False) == b""
             found.append(late.slept_at_once())
         return found
 
@@ -402,11 +402,11 @@ async def test_inline_read_polls_before_it_sleeps_while_that_is_worth_it(ends: C
     assert 3 <= vain <= 20, "some may be late by chance"
     again = first.index(False, vain)
     assert again - vain >= 50, "one that polls in vain costs as much as the rest of the read"
-    assert pair.transport.peek(0.02, spins=True) == b"" and not late.slept_at_once(), "asked for, always"
+    assert pair.transport.peek(0.02, is_response=True) == b"" and not late.slept_at_once(), "asked for, always"
     # A receipt that comes at once, after the pause, makes the count of vain ones begin again.
     pair.transport._readiness = soon
     for _ in range(300):
-        pair.transport.peek(0.02, spins=False)
+        pair.transport.peek(0.02, is_response=False)
     assert soon.waits[-1] == 0
     pair.transport._readiness = late
     assert not any(sleeps(vain))

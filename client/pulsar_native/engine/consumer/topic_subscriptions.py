@@ -118,7 +118,10 @@ class TopicSubscriptions:
         `broker` serves the only topic, if that is known: it is not looked up then.
         """
         if len(self.children) == 1:
-            self.children[0].assign(broker)
+            (child,) = self.children
+            child.assign(broker)
+            await open_at_start(child)
+            return
         await gather_settled(open_at_start(child) for child in self.children)
 
     def start_growth(self) -> None:
