@@ -251,12 +251,12 @@ class ConnectionCheck:
                 yield
         except PulsarException as error:
             refused = name == "CONNECT" and isinstance(error, AuthenticationError)
-            said = self._without_secrets(error.message or type(error).__name__)
+            said = self._without_secrets(error.message or type(error).__name__) + _FIXES.get(name, "")
             stages.append(Stage("authentication" if refused else name, False, said))
         except TimeoutError:
             stages.append(Stage(name, False, f"no answer within {max(left, 0):.1f} s{_HINTS.get(name, '')}"))
         except OSError as error:
-            stages.append(Stage(name, False, error.strerror or str(error)))
+            stages.append(Stage(name, False, (error.strerror or str(error)) + _FIXES.get(name, "")))
         else:
             if not quiet and len(stages) == before:
                 stages.append(Stage(name, True))
@@ -273,6 +273,11 @@ _HINTS = {
     "CONNECT": "; is this the broker's binary port, and does TLS match the URL's scheme?",
     "TLS": "; is this the broker's TLS port?",
     "admin": "; is this the web service of the brokers?",
+}
+# Of a stage that failed at once, where the error itself does not say what to look at.
+_FIXES = {
+    "resolve": "; check the host of the service URL",
+    "TCP": "; is a broker running there, and are host and port those of its binary protocol?",
 }
 
 

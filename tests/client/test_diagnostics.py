@@ -120,6 +120,7 @@ def test_of_several_hosts_the_one_that_came_furthest_tells(broker: Broker) -> No
         found = diagnose(ClientConfig(service_url=url), timeout_seconds=2)
     assert [stage.name for stage in found.stages] == ["TCP", "CONNECT"]
     assert found.remarks[0].startswith(f"127.0.0.1:{closed}: TCP failed")
+    assert "is a broker running there" in found.remarks[0]
 
 
 def test_wrong_arguments_are_raised() -> None:
@@ -157,4 +158,7 @@ def test_unknown_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     found = diagnose(ClientConfig(service_url="pulsar://nowhere.example:6650"))
     assert not found.ok
-    assert found.stages[-1].detail == "the host name 'nowhere.example' cannot be resolved: Name or service not known"
+    assert found.stages[-1].detail == (
+        "the host name 'nowhere.example' cannot be resolved: Name or service not known; "
+        "check the host of the service URL"
+    )

@@ -304,7 +304,7 @@ def test_progress_is_for_terminals_only(topic: NewTopic, broker: Broker, cli: Cl
     command = [sys.executable, "-m", "pulsar_native", "publish", name, "-m", "a", "--url", broker.service_url]
     try:
         subprocess.run(command, stderr=terminal, timeout=60, check=True)
-        assert b"published 1 messages" in os.read(main, 10_000)
+        assert b"published 1 message to" in os.read(main, 10_000)
     finally:
         os.close(main)
         os.close(terminal)

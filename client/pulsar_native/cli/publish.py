@@ -99,8 +99,9 @@ def run(command: Command) -> None:
     if options.json:
         _write_json(command, manifest)
     dropped = f", {manifest['duplicates']:,} of them stored before" if manifest["duplicates"] else ""
+    noun = "message" if manifest["count"] == 1 else "messages"
     command.console.summary(
-        f"published {manifest['count']:,} messages to {manifest['topic']}{dropped} in {manifest['seconds']:.1f} s"
+        f"published {manifest['count']:,} {noun} to {manifest['topic']}{dropped} in {manifest['seconds']:.1f} s"
     )
 
 
