@@ -383,7 +383,7 @@ class Readiness:
 
 
 @pytest.mark.asyncio
-async def test_inline_read_polls_before_it_sleeps_while_that_is_worth_it(ends: Callable[[], Ends]) -> None:
+async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends]) -> None:
     pair = ends()
     await begin_inline(pair)
     late, soon = Readiness(ready=False), Readiness(ready=True)

@@ -433,7 +433,7 @@ def test_dequeue_singles_behind_messages_queued_returns_none() -> None:
     assert singles_of(core) == [3]
 
 
-def test_dequeue_singles_of_scaled_queue_or_with_interceptors_returns_none() -> None:
+def test_dequeue_singles_scaled_or_intercepted_returns_none() -> None:
     for options in ({"scaled_within": MemoryLimit(100)}, {"arriving": lambda messages: messages}):
         core, _ = attached(8, **options)
         core.append(command(0), single_entry(b"0"))

@@ -342,7 +342,7 @@ REJECTED = {
 
 @pytest.mark.proves("A12")
 @pytest.mark.parametrize("rows_per_insert", [8, 1000])
-def test_postgres_rejected_rows_become_letters(
+def test_postgres_rejected_rows_become_dead_letters(
     rows_per_insert: int, shop: Shop, client: Client, topic: NewTopic, admin: AdminClient, broker: Broker
 ) -> None:
     shop.rows(NUMBERS)
@@ -362,10 +362,10 @@ def test_postgres_rejected_rows_become_letters(
         fill(client, name, [json.dumps(value)], partition_key=key)
     manifest = to_sql(name, ["n", "k"], on_error="dead_letter", rows_per_insert=rows_per_insert).execute(context_of())
     good = [n for number in range(len(values)) for n in range(100 * number, 100 * number + 7)]
-    letters = {letter.partition_key(): letter for letter in read_all(broker, f"{name}-sub-DLQ")}
-    causes = {key: letter.properties()["EXCEPTION_MESSAGE"] for key, letter in letters.items()}
+    dead_letters = {message.partition_key(): message for message in read_all(broker, f"{name}-sub-DLQ")}
+    causes = {key: message.properties()["EXCEPTION_MESSAGE"] for key, message in dead_letters.items()}
     assert set(causes) == set(values), causes
-    assert {key: json.loads(letter.data()) for key, letter in letters.items()} == values
+    assert {key: json.loads(message.data()) for key, message in dead_letters.items()} == values
     assert shop.rows("SELECT n FROM numbers ORDER BY n") == good
     assert shop.rows("SELECT DISTINCT k FROM numbers") == ["good"]
     assert (manifest["rows"], manifest["errors"]["dead_letters"]) == (len(good), len(values))

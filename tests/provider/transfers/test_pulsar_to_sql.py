@@ -155,7 +155,7 @@ def test_load_rejected_row_stores_nothing(
 
 @pytest.mark.proves("A12")
 @pytest.mark.parametrize("rows_per_insert", [1, 7, 1000])
-def test_load_rejected_rows_become_letters(
+def test_load_rejected_rows_become_dead_letters(
     rows_per_insert: int, database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient, broker: Broker
 ) -> None:
     path, name = database(TABLE), topic()
@@ -165,10 +165,10 @@ def test_load_rejected_rows_become_letters(
         fill(client, name, [bad[key]], partition_key=key)
     manifest = transfer(name, on_error="dead_letter", rows_per_insert=rows_per_insert).execute(context_of("a"))
     assert (manifest["rows"], manifest["errors"]["dead_letters"], rows(path)) == (40, 4, list(range(40)))
-    letters = read_all(broker, f"{name}-sub-DLQ")
-    assert sorted(letter.partition_key() for letter in letters) == sorted(bad)
-    assert all(letter.data().decode() == bad[letter.partition_key()] for letter in letters)
-    causes = {letter.partition_key(): letter.properties()["EXCEPTION_MESSAGE"] for letter in letters}
+    dead_letters = read_all(broker, f"{name}-sub-DLQ")
+    assert sorted(message.partition_key() for message in dead_letters) == sorted(bad)
+    assert all(message.data().decode() == bad[message.partition_key()] for message in dead_letters)
+    causes = {message.partition_key(): message.properties()["EXCEPTION_MESSAGE"] for message in dead_letters}
     assert causes["a"] == "the database rejected its row for numbers: IntegrityError: CHECK constraint failed: n >= 0"
     assert (
         "NOT NULL constraint failed" in causes["b"]
