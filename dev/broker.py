@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -106,7 +107,8 @@ class Standalone:
     everything, others need grants); with `tls` it also listens on TLS ports with certificates made in the folder, and
     with `tls_client_auth` it takes the client certificate as an identity. `profile` names one of `PROFILES`: "testing"
     has all that Pulsar can do switched on, "default" is configured as Pulsar is installed. `conf` overrides single
-    settings.
+    settings. `jvm_options`, split as a shell does, are by default those of the variable PULSAR_EXTRA_OPTS, as Pulsar's
+    own start script has it.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Standalone:
         tls: bool = False,
         tls_client_auth: bool = False,
         heap: str = "1g",
+        jvm_options: str | None = None,
     ) -> None:
         if profile not in PROFILES:
             raise BrokerError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
@@ -130,6 +133,7 @@ class Standalone:
         self._state, self._java_pid = self.folder / "broker.json", self.folder / "java.pid"
         self._profile, self._conf = profile, dict(conf or {})
         self._deduplication, self._tokens, self._heap = deduplication, tokens, heap
+        self._jvm_options = os.environ.get("PULSAR_EXTRA_OPTS", "") if jvm_options is None else jvm_options
         self._tls, self._tls_client_auth = tls or tls_client_auth, tls_client_auth
         self._guard: subprocess.Popen[bytes] | None = None
         wanted = {"binary": binary_port, "web": web_port, "bookie": 0, "binary_tls": 0, "web_tls": 0}
@@ -371,6 +375,7 @@ class Standalone:
             f"-Xmx{self._heap}",
             f"-XX:MaxDirectMemorySize={self._heap}",
             "-XX:+ExitOnOutOfMemoryError",
+            *shlex.split(self._jvm_options),
             *exports,
             "--add-opens=java.management/sun.management=ALL-UNNAMED",
             "-Dio.netty.tryReflectionSetAccessible=true",

@@ -1,10 +1,10 @@
-"""Class archives for the drivers of the tests: the classes of Spark as the JVM keeps them, mapped instead of loaded.
+"""Class archives for the JVMs of the tests, brokers and Spark's drivers: classes as a JVM has them, mapped, not loaded.
 
-A driver starts in half the time and CPU with one. It is made once for each environment with PySpark, by a small job,
-and kept in that environment's folder. Standard library only. Rules: an archive that is missing, damaged or of another
-Java or Spark means a slower start and nothing else. The JVM ignores one that does not fit, and prints nothing; but one
-that is cut off ends it with SIGABRT, so the digest is compared before each use. What was tried in vain is not tried
-again until Java or Spark changes.
+They start in half the time and CPU with one. It is made once, for the broker by a start of it, for each environment
+with PySpark by a small job, and kept in an environment's folder. Standard library only. Rules: an archive that is
+missing, damaged or of another Java, Pulsar or Spark means a slower start and nothing else. The JVM ignores one that
+does not fit, and prints nothing; but one that is cut off ends it with SIGABRT, so the digest is compared before each
+use. What was tried in vain is not tried again until one of these changes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from environments import ENVS, say
+from broker import BrokerError, Standalone
+from environments import ENVS, jars_folder, java_path, say
 
-# Drivers of the tests live for seconds: the optimizing compiler and the concurrent collector cost them half their time.
-DRIVER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The tests' JVMs live for seconds, or do little: the optimizing compiler and the concurrent collector cost them half
+# their time.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SECONDS = 300
 
 # Classes that a test is likely to use: a session, SQL, JSON, a data source in Python, and Parquet both ways.
@@ -64,24 +66,47 @@ spark.stop()
 """
 
 
-def driver_options(env: str, make: Callable[[str, Path], None] | None = None) -> str:
+def driver_options(env: str, make: Callable[[Path], None] | None = None) -> str:
     """Return the JVM's options for the drivers of an environment, after making its archive where there is none.
 
-    `make` writes the archive of an environment to a path; by default by a Spark job, which takes about half a minute.
+    `make` writes the archive to a path; by default by a Spark job, which takes about half a minute.
     """
-    folder = ENVS / env / "class-archive"
-    archive, stamp = folder / "spark.jsa", folder / "stamp.json"
+    jars = ENVS.joinpath(env).glob("lib/python*/site-packages/pyspark/jars/*.jar")
+    home = os.environ.get("JAVA_HOME")
+    # That which spark-submit starts.
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
+    return _options(
+        env,
+        ENVS / env / "class-archive" / "spark.jsa",
+        java,
+        jars,
+        _JOB,
+        make or (lambda archive: _run_job(env, archive)),
+    )
+
+
+def broker_options(make: Callable[[Path], None] | None = None) -> str:
+    """Return the JVM's options for the brokers of the tests, after making their archive where there is none.
+
+    `make` writes the archive to a path; by default by starting a broker, which takes about 20 seconds.
+    """
+    archive = ENVS / "broker" / "class-archive" / "broker.jsa"
+    return _options("broker", archive, java_path() or "java", jars_folder().glob("*.jar"), "", make or _run_broker)
+
+
+def _options(name: str, archive: Path, java: str, jars: Iterable[Path], job: str, make: Callable[[Path], None]) -> str:
+    stamp = archive.with_name("stamp.json")
     try:
-        key = _key(env)
+        key = _key(java, jars, job)
         kept = _read(stamp)
         if kept.get("key") != key or not _is_whole(archive, kept.get("sha256")):
-            folder.mkdir(exist_ok=True)
-            stamp.write_text(json.dumps({"key": key, "sha256": _make(env, archive, make or _run_job)}))
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            stamp.write_text(json.dumps({"key": key, "sha256": _make(name, archive, make)}))
         usable = archive.is_file()
     except OSError as error:
-        say(f"{env}: no class archive ({error})")
+        say(f"{name}: no class archive ({error})")
         usable = False
-    return f"{DRIVER_OPTIONS} {archive_options(archive)}" if usable else DRIVER_OPTIONS
+    return f"{JVM_OPTIONS} {archive_options(archive)}" if usable else JVM_OPTIONS
 
 
 def archive_options(archive: Path) -> str:
@@ -89,13 +114,10 @@ def archive_options(archive: Path) -> str:
     return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto -Xlog:cds*=off'
 
 
-def _key(env: str) -> str:
-    """Return what an archive depends on: the Java that Spark starts, Spark's jars, and the job."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
+def _key(java: str, jars: Iterable[Path], job: str) -> str:
+    """Return what an archive depends on: Java, the jars, and the job."""
     version = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    jars = sorted(str(path) for path in ENVS.joinpath(env).glob("lib/python*/site-packages/pyspark/jars/*.jar"))
-    return hashlib.sha256(json.dumps([java, version, jars, _JOB]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([java, version, sorted(map(str, jars)), job]).encode()).hexdigest()
 
 
 def _read(stamp: Path) -> dict[str, str | None]:
@@ -116,23 +138,23 @@ def _digest(archive: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(env: str, archive: Path, make: Callable[[str, Path], None]) -> str | None:
+def _make(name: str, archive: Path, make: Callable[[Path], None]) -> str | None:
     """Make the archive and return its digest; None, with the reason printed, if it cannot be made."""
     archive.unlink(missing_ok=True)
-    fresh = archive.with_name(f"spark-{os.getpid()}.jsa")
-    say(f"{env}: class archive …")
+    fresh = archive.with_name(f"{archive.stem}-{os.getpid()}.jsa")
+    say(f"{name}: class archive …")
     started = time.monotonic()
     try:
-        make(env, fresh)
+        make(fresh)
         os.replace(fresh, archive)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, subprocess.SubprocessError, BrokerError) as error:
         reason = f"the job returned {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else error
-        say(f"{env}: no class archive, drivers start without one ({reason}; see {archive.with_name('job.log')})")
+        say(f"{name}: no class archive, JVMs start without one ({reason}; see {archive.with_name('job.log')})")
         return None
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
-    say(f"{env}: class archive: done in {time.monotonic() - started:.0f} s")
+    say(f"{name}: class archive: done in {time.monotonic() - started:.0f} s")
     return _digest(archive)
 
 
@@ -148,7 +170,7 @@ def _run_job(env: str, archive: Path) -> None:
         job = Path(name) / "job.py"
         job.write_text(_JOB)
         given = {
-            "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={archive}" {DRIVER_OPTIONS}',
+            "SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={archive}" {JVM_OPTIONS}',
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -157,3 +179,15 @@ def _run_job(env: str, archive: Path) -> None:
         subprocess.run(
             command, cwd=name, env=os.environ | given, stdout=log, stderr=log, timeout=_SECONDS, check=True
         )  # fmt: skip
+
+
+def _run_broker(archive: Path) -> None:
+    """Start a broker, whose check of health publishes and consumes a message, and end it, which writes the archive."""
+    with tempfile.TemporaryDirectory(prefix="class-archive-") as name:
+        options = f'"-XX:ArchiveClassesAtExit={archive}" {JVM_OPTIONS}'
+        broker = Standalone(Path(name) / "broker", jvm_options=options)
+        try:
+            broker.start().wait_ready(_SECONDS)
+        finally:
+            broker.stop()
+            shutil.copy(broker.log, archive.with_name("job.log"))

@@ -1,4 +1,4 @@
-"""Class archives of the tests' drivers: made once, made again when damaged or out of date, never a failure."""
+"""Class archives of the tests' JVMs: made once, made again when damaged or out of date, never a failure."""
 
 from __future__ import annotations
 
@@ -6,90 +6,111 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import class_archive
-from class_archive import DRIVER_OPTIONS, archive_options, driver_options
+from class_archive import JVM_OPTIONS, archive_options, broker_options, driver_options
 
 
 class Maker:
-    """Stand-in for the Spark job: writes an archive, or fails, and counts."""
+    """Stand-in for the job: writes an archive, or fails, and counts."""
 
     def __init__(self) -> None:
         self.made = 0
         self.fails = False
 
-    def __call__(self, env: str, archive: Path) -> None:
-        """Write the archive of an environment."""
+    def __call__(self, archive: Path) -> None:
+        """Write the archive."""
         self.made += 1
         archive.write_bytes(b"classes" * self.made)
         if self.fails:
             raise subprocess.CalledProcessError(1, "spark-submit")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the folder of the archive of an environment "spark"."""
+@dataclass
+class Kind:
+    """Options of one kind of JVM, with the folder of its archive and that of its jars."""
+
+    options: Callable[[Callable[[Path], None]], str]
+    folder: Path
+    jars: Path
+
+    @property
+    def archive(self) -> Path:
+        """Return the path of its archive."""
+        return self.folder / f"{self.folder.parent.name}.jsa"
+
+
+@pytest.fixture(params=["spark", "broker"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """Give the drivers of an environment "spark", and the broker."""
     monkeypatch.setattr(class_archive, "ENVS", tmp_path)
-    (tmp_path / "spark" / "lib" / "python3.11" / "site-packages" / "pyspark" / "jars").mkdir(parents=True)
-    return tmp_path / "spark" / "class-archive"
+    monkeypatch.setattr(class_archive, "jars_folder", lambda: tmp_path / "lib")
+    is_spark = request.param == "spark"
+    jars = tmp_path / ("spark/lib/python3.11/site-packages/pyspark/jars" if is_spark else "lib")
+    jars.mkdir(parents=True)
+    options = partial(driver_options, "spark") if is_spark else broker_options
+    return Kind(options, tmp_path / request.param / "class-archive", jars)
 
 
-def test_archive_is_made_once(folder: Path) -> None:
+def test_archive_is_made_once(kind: Kind) -> None:
     make = Maker()
-    options = driver_options("spark", make)
-    assert options == f"{DRIVER_OPTIONS} {archive_options(folder / 'spark.jsa')}"
-    assert (folder / "spark.jsa").read_bytes() == b"classes"
-    assert driver_options("spark", make) == options and make.made == 1
+    options = kind.options(make)
+    assert options == f"{JVM_OPTIONS} {archive_options(kind.archive)}"
+    assert kind.archive.read_bytes() == b"classes"
+    assert kind.options(make) == options and make.made == 1
 
 
-def _damage(folder: Path) -> None:
-    (folder / "spark.jsa").write_bytes(b"clasSes")
+def _damage(kind: Kind) -> None:
+    kind.archive.write_bytes(b"clasSes")
 
 
-def _cut(folder: Path) -> None:
+def _cut(kind: Kind) -> None:
     # A JVM would end with SIGABRT.
-    (folder / "spark.jsa").write_bytes(b"clas")
+    kind.archive.write_bytes(b"clas")
 
 
-def _remove(folder: Path) -> None:
-    (folder / "spark.jsa").unlink()
+def _remove(kind: Kind) -> None:
+    kind.archive.unlink()
 
 
-def _garble_stamp(folder: Path) -> None:
-    (folder / "stamp.json").write_text('["not a stamp"')
+def _garble_stamp(kind: Kind) -> None:
+    (kind.folder / "stamp.json").write_text('["not a stamp"')
 
 
-def _other_spark(folder: Path) -> None:
-    (next(folder.parent.rglob("jars")) / "spark-core_2.13-9.9.9.jar").touch()
+def _other_jars(kind: Kind) -> None:
+    (kind.jars / "core_2.13-9.9.9.jar").touch()
 
 
-@pytest.mark.parametrize("change", [_damage, _cut, _remove, _garble_stamp, _other_spark])
-def test_archive_is_made_again_after(folder: Path, change: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("change", [_damage, _cut, _remove, _garble_stamp, _other_jars])
+def test_archive_is_made_again_after(kind: Kind, change: Callable[[Kind], None]) -> None:
     make = Maker()
-    driver_options("spark", make)
-    change(folder)
-    assert str(folder) in driver_options("spark", make)
-    assert make.made == 2 and (folder / "spark.jsa").read_bytes() == b"classes" * 2
+    kind.options(make)
+    change(kind)
+    assert str(kind.archive) in kind.options(make)
+    assert make.made == 2 and kind.archive.read_bytes() == b"classes" * 2
 
 
-def test_archive_of_failed_job_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_archive_of_failed_job_is_left_out(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
     make = Maker()
     make.fails = True
-    assert driver_options("spark", make) == DRIVER_OPTIONS
-    assert "drivers start without one" in capsys.readouterr().out
-    assert not list(folder.glob("*.jsa"))
-    assert driver_options("spark", make) == DRIVER_OPTIONS and make.made == 1, "not tried again"
-    _other_spark(folder)
+    assert kind.options(make) == JVM_OPTIONS
+    assert "JVMs start without one" in capsys.readouterr().out
+    assert not list(kind.folder.glob("*.jsa"))
+    assert kind.options(make) == JVM_OPTIONS and make.made == 1, "not tried again"
+    _other_jars(kind)
     make.fails = False
-    assert driver_options("spark", make) != DRIVER_OPTIONS and make.made == 2
+    assert kind.options(make) != JVM_OPTIONS and make.made == 2
 
 
-def test_archive_of_unwritable_folder_is_left_out(folder: Path) -> None:
-    folder.write_text("a file in its place")
-    assert driver_options("spark", Maker()) == DRIVER_OPTIONS
+def test_archive_of_unwritable_folder_is_left_out(kind: Kind) -> None:
+    kind.folder.parent.mkdir(exist_ok=True)
+    kind.folder.write_text("a file in its place")
+    assert kind.options(Maker()) == JVM_OPTIONS
 
 
 # ---- the JVM itself --------------------------------------------------------------------------------------------------
@@ -117,7 +138,7 @@ def _other_header(archive: bytes) -> bytes:
 @pytest.mark.parametrize("change", [_whole, _text, _other_header])
 def test_jvm_starts_without_fitting_archive(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     made, archive = tmp_path / "made.jsa", tmp_path / "with space" / "spark.jsa"
-    plain = DRIVER_OPTIONS.split()
+    plain = JVM_OPTIONS.split()
     java(f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds*=off", *plain)
     archive.parent.mkdir()
     archive.write_bytes(change(made.read_bytes()))
