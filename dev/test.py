@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Run the tests: checks first, then each suite in its own environment, all against one real broker.
+"""Run the tests: checks first, then each suite in its own environment, against real brokers.
 
-`dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks.
+`dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks. Most
+suites wait more than they compute: two run at a time, each with a broker of its own, and print their output when they
+end; progress is told meanwhile.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
 skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
 count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
@@ -13,13 +15,17 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 
 import checks
 import class_archive
@@ -29,6 +35,10 @@ from broker import BrokerError, Standalone
 from environments import ROOT, python_of
 
 RESULTS = ROOT / ".results"
+
+# Suites that run at a time, where there are two cores.
+JOBS = 2 if (os.cpu_count() or 1) > 1 else 1
+_PROGRESS_SECONDS = 60
 
 # Node id of a test that may be skipped -> why that is right. Nothing else may be.
 ALLOWED_SKIPS: dict[str, str] = {}
@@ -75,6 +85,9 @@ SUITES = (
     Suite("provider-oldest", ("airflow-oldest", *_PROVIDER), processes=3, again="provider"),
 )
 
+# Those that take longest are started first, so that none of them runs by itself at the end.
+LONGEST = ("provider-oldest", "provider", "client", "integration", "spark")
+
 
 @dataclass
 class Count:
@@ -95,12 +108,24 @@ class Count:
 
 
 def say(text: str) -> None:
-    """Print one progress line at once."""
-    print(f"test: {text}", flush=True)
+    """Print one progress line at once, and whole, though other threads print too."""
+    print(f"test: {text}\n", end="", flush=True)
 
 
-def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: bool = False) -> Count:
-    """Run one suite's tests with their output shown, and count them; pytest dying without results is one failure."""
+def _use_broker_archive() -> None:
+    """Have all brokers of the tests, also those of other processes, start with the options that suit them."""
+    if "PULSAR_EXTRA_OPTS" not in os.environ:
+        environments.make("broker")
+        os.environ["PULSAR_EXTRA_OPTS"] = class_archive.broker_options()
+
+
+def run_suite(
+    suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: bool = False, shown: bool = True
+) -> Count:
+    """Run one suite's tests and count them; pytest dying without results is one failure.
+
+    Their output is shown while they run, or, with `shown=False`, when they have ended.
+    """
     written = RESULTS / f"{suite.name}.json"
     if more:
         # Part of a suite proves nothing about the whole: the suite's own results stay.
@@ -109,13 +134,14 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: b
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
     if suite.spark is not None and "SPARK_SUBMIT_OPTS" not in env:
-        env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
+        with _archive_lock:
+            env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
     say(f"{suite.name}: starts")
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
         command += ["-n", str(suite.processes), "--dist", suite.dist]
-    code = _run(command, env)
+    code = _run(command, env, None if shown else _output_of(suite.name))
     if not written.exists():
         say(f"{suite.name}: pytest ended with {code} and wrote no results")
         return Count(failed=1)
@@ -137,17 +163,42 @@ def _selection(slow: bool, more: Sequence[str]) -> list[str]:
     return [*([] if chosen else ["-m", "not slow"]), *more]
 
 
-def _run(command: list[str], env: dict[str, str]) -> int:
+def _output_of(name: str) -> Path:
+    return RESULTS / f"{name}.log"
+
+
+# Processes of the suites that run now; nothing is started any more once _stopping is set.
+_running: list[subprocess.Popen[bytes]] = []
+_stopping = threading.Event()
+_lock, _archive_lock = threading.Lock(), threading.Lock()
+
+
+def _run(command: list[str], env: dict[str, str], output: Path | None) -> int:
     """Run pytest in a process group of its own, so that an interrupt can end it with all it started."""
-    process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
-    try:
-        return process.wait()
-    except BaseException:
-        for number, patience in ((signal.SIGINT, 10), (signal.SIGTERM, 5), (signal.SIGKILL, 10)):
-            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                os.killpg(process.pid, number)
-                process.wait(patience)
-        raise
+    with contextlib.ExitStack() as stack:
+        target = None if output is None else stack.enter_context(output.open("wb"))
+        with _lock:
+            if _stopping.is_set():
+                return int(signal.SIGINT)
+            process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, stdout=target, stderr=target)
+            _running.append(process)
+        try:
+            return process.wait()
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            _running.remove(process)
+            if output is not None:
+                with _lock:
+                    print(output.read_text(errors="replace"), end="", flush=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number, patience in ((signal.SIGINT, 10), (signal.SIGTERM, 5), (signal.SIGKILL, 10)):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            process.wait(patience)
 
 
 def _count(tests: dict[str, dict[str, str]]) -> Count:
@@ -165,14 +216,17 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
 
 
 @contextlib.contextmanager
-def shared_broker() -> Iterator[dict[str, str]]:
-    """Give the environment that points tests to a broker started here, or to the one they already point to."""
+def shared_broker(number: int = 1) -> Iterator[dict[str, str]]:
+    """Give the environment that points tests to a broker started here, or to the one they already point to.
+
+    Brokers that run at a time have different numbers.
+    """
     env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
     env.pop("PYTHONPATH", None)
     if "PULSAR_TEST_SERVICE_URL" in env and "PULSAR_TEST_ADMIN_URL" in env:
         yield env
         return
-    folder = RESULTS / f"broker-{os.getpid()}"
+    folder = RESULTS / f"broker-{os.getpid()}-{number}"
     broker = Standalone(folder)
     try:
         say("broker: starts")
@@ -183,7 +237,7 @@ def shared_broker() -> Iterator[dict[str, str]]:
     finally:
         broker.stop()
         if broker.log.exists():
-            shutil.move(broker.log, RESULTS / "broker.log")
+            shutil.move(broker.log, RESULTS / ("broker.log" if number == 1 else f"broker-{number}.log"))
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -201,20 +255,77 @@ def choose(names: Sequence[str], missing_only: bool, *, slow: bool = False) -> l
 
 
 def run(
-    suites: Sequence[Suite], more: Sequence[str], *, with_checks: bool, slow: bool, measured: Collection[str] = ()
+    suites: Sequence[Suite],
+    more: Sequence[str],
+    *,
+    with_checks: bool,
+    slow: bool,
+    measured: Collection[str] = (),
+    jobs: int = 1,
 ) -> Count:
-    """Set up, check, run the suites one after another, those named with coverage, and return the sum."""
+    """Set up, check, run the suites, `jobs` at a time and those named with coverage, and return the sum."""
     environments.make("broker", *dict.fromkeys(need for suite in suites for need in suite.needs))
     total = Count()
     if with_checks:
         total.failed += checks.main([])
     RESULTS.mkdir(exist_ok=True)
-    if suites:
+    jobs = min(jobs, len(suites))
+
+    def run_one(suite: Suite, env: dict[str, str]) -> Count:
+        own = covered.measuring(env) if suite.name in measured else env
+        return run_suite(suite, more, own, slow=slow, shown=jobs == 1)
+
+    if jobs > 1:
+        for count in _run_beside(suites, run_one, jobs):
+            total.add(count)
+    elif suites:
         with shared_broker() as env:
             for suite in suites:
-                own = covered.measuring(env) if suite.name in measured else env
-                total.add(run_suite(suite, more, own, slow=slow))
+                total.add(run_one(suite, env))
     return total
+
+
+def _run_beside(suites: Sequence[Suite], run_one: Callable[[Suite, dict[str, str]], Count], jobs: int) -> list[Count]:
+    """Run suites `jobs` at a time, the longest first, each with the next free broker, and return their counts."""
+    order = sorted(suites, key=lambda suite: LONGEST.index(suite.name) if suite.name in LONGEST else len(LONGEST))
+    counts: list[Count] = []
+    for suite in SUITES:
+        _output_of(suite.name).unlink(missing_ok=True)
+
+    def work(number: int) -> None:
+        with shared_broker(number) as env:
+            while not _stopping.is_set():
+                with _lock:
+                    if not order:
+                        return
+                    suite = order.pop(0)
+                counts.append(run_one(suite, env))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        workers = [pool.submit(work, number + 1) for number in range(jobs)]
+        try:
+            while wait(workers, timeout=_PROGRESS_SECONDS).not_done:
+                _say_progress()
+        except BaseException:
+            with _lock:
+                _stopping.set()
+            for process in list(_running):
+                _end(process)
+            raise
+    for worker in workers:
+        worker.result()
+    return counts
+
+
+def _say_progress() -> None:
+    """Print how far the suites are whose output is not shown yet."""
+    for suite in SUITES:
+        output = _output_of(suite.name)
+        with contextlib.suppress(OSError):
+            # pytest ends each line of dots with the percentage of tests that are done.
+            found = re.findall(r"\[ *(\d+)%\]", output.read_text(errors="replace"))
+            if found and found[-1] != "100":
+                say(f"{suite.name}: {found[-1]} %")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -226,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("suites", nargs="*", metavar="suite", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
     parser.add_argument("--coverage", action="store_true", help="measure lines and branches; fail with too few")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"suites that run at a time (default {JOBS})")
     parser.add_argument("--long", action="store_true", help="the tests marked slow, and provider-oldest, too")
     options = parser.parse_args(words)
     if unknown := set(options.suites) - {suite.name for suite in SUITES}:
@@ -244,7 +356,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = {suite.name for suite in suites} & covered.SUITES
         if measured:
             covered.begin()
-        total = run(suites, more, with_checks=with_checks, slow=options.long, measured=measured)
+        if suites:
+            _use_broker_archive()
+        # Parts of suites share one file of results.
+        jobs = 1 if more else options.jobs
+        total = run(suites, more, with_checks=with_checks, slow=options.long, measured=measured, jobs=jobs)
         if measured:
             total.failed += covered.report(measured, whole=not more)
     except (environments.SetupError, BrokerError) as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 import pytest
 
 import covered
+import environments
 import test as runner
 from environments import ROOT
+from support.until import wait_until
 from test import Suite
 
 _TESTS = """
@@ -24,6 +28,40 @@ def test_quick():
 @pytest.mark.slow
 def test_slow():
     assert False
+"""
+_MEETING = """
+import pathlib, time
+
+def test_meeting():
+    place = pathlib.Path("{place}")
+    (place / "{name}").touch()
+    until = time.monotonic() + 60
+    while not (place / "{other}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert "{name}" == "one"
+"""
+_WAITING = """
+import os, pathlib, time
+
+def test_waiting():
+    (pathlib.Path("{place}") / "{name}.pid").write_text(str(os.getpid()))
+    time.sleep(60)
+"""
+_INTERRUPTED = """
+import pathlib, signal, sys
+
+sys.path.insert(0, "{dev}")
+import test as runner
+
+place = pathlib.Path("{place}")
+runner.ROOT, runner.RESULTS = place, place / ".results"
+runner.python_of = lambda name: pathlib.Path(sys.executable)
+runner.environments.make = lambda *names: None
+runner.checks.main = lambda words: 0
+runner.covered.SUITES = frozenset()
+runner.SUITES = tuple(runner.Suite(name, ("dev",)) for name in ("one", "two", "three"))
+sys.exit(runner.main(["--jobs", "2"]))
 """
 _CONFTEST = """
 import pathlib
@@ -56,6 +94,51 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
     assert list(ran) == ["tests/both/test_both.py::test_quick"]
     assert str(runner.run_suite(suite, [], env, slow=True)) == "1 passed, 1 failed, 0 skipped"
     assert str(runner.run_suite(suite, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"
+
+
+def test_suites_run_beside_each_other(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each of two suites waits for the other to have begun, and both show their output, one after the other."""
+    for name, other in (("one", "two"), ("two", "one")):
+        folder = project / "tests" / name
+        folder.mkdir()
+        (folder / "conftest.py").write_text(_CONFTEST)
+        (folder / f"test_{name}.py").write_text(_MEETING.format(name=name, other=other, place=project))
+    monkeypatch.setattr(runner, "SUITES", (Suite("one", ("dev",)), Suite("two", ("dev",))))
+    monkeypatch.setattr(environments, "make", lambda *names: None)
+    monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:1")
+    total = runner.run(runner.SUITES, [], with_checks=False, slow=False, jobs=2)
+    assert str(total) == "1 passed, 1 failed, 0 skipped"
+    shown = capfd.readouterr().out
+    assert "1 passed" in shown and "1 failed" in shown
+    assert {"test: one: starts", "test: two: starts"} <= set(shown.splitlines())
+
+
+def test_interrupt_ends_suites_beside_each_other(project: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends both suites and all they started, and nothing is started any more."""
+    program = tmp_path / "program.py"
+    for name in ("one", "two", "three"):
+        folder = project / "tests" / name
+        folder.mkdir()
+        (folder / "conftest.py").write_text(_CONFTEST)
+        (folder / f"test_{name}.py").write_text(_WAITING.format(name=name, place=project))
+    program.write_text(_INTERRUPTED.format(dev=ROOT / "dev", place=project))
+    env = {name: text for name, text in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env |= {"PULSAR_TEST_SERVICE_URL": "pulsar://127.0.0.1:1", "PULSAR_TEST_ADMIN_URL": "http://127.0.0.1:1"}
+    process = subprocess.Popen([sys.executable, str(program)], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: (project / "one.pid").exists() and (project / "two.pid").exists(), 60)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, output
+    for name in ("one", "two"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((project / f"{name}.pid").read_text()), 0)
+    assert not (project / "three.pid").exists()
 
 
 def test_suite_again_runs_in_the_long_run_or_by_name() -> None:
