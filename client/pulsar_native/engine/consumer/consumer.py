@@ -159,6 +159,24 @@ class PartitionConsumer(Handler):
             reattach=self._reattach if self._durable else None,
         )
         self._unacked = self.acks.unacked
+        # The first request, built now: the caller may be waiting for the lookup meanwhile.
+        self._prepared: tuple[int, bytes] | None = self._subscribe_request(self.position.start_message_id())
+
+    def _subscribe_request(self, start: MessageId | None) -> tuple[int, bytes]:
+        request_id = self.client.next_request_id()
+        frame = commands.subscribe(
+            self.config,
+            topic=self.topic.full,
+            consumer_id=self.consumer_id,
+            request_id=request_id,
+            consumer_name=self.name,
+            # For a chunked message, from its first chunk: without it the others cannot be assembled.
+            start=start and (start.first_chunk_message_id() or start),
+            schema=self._wire_schema,
+            epoch=self.core.epoch,
+            create_topic=self._create_topic,
+        )
+        return request_id, frame
 
     def _context_for_helpers(self) -> ConsumerContext:
         return ConsumerContext(
@@ -199,19 +217,8 @@ class PartitionConsumer(Handler):
                 # They are redelivered, or go to another consumer. A reader continues behind its last message: its
                 # chunks may be before that.
                 self.chunks.drop_incomplete()
-        request_id = self.client.next_request_id()
-        frame = commands.subscribe(
-            self.config,
-            topic=self.topic.full,
-            consumer_id=self.consumer_id,
-            request_id=request_id,
-            consumer_name=self.name,
-            # For a chunked message, from its first chunk: without it the others cannot be assembled.
-            start=start and (start.first_chunk_message_id() or start),
-            schema=self._wire_schema,
-            epoch=self.core.epoch,
-            create_topic=self._create_topic,
-        )
+        prepared, self._prepared = self._prepared, None
+        request_id, frame = prepared or self._subscribe_request(start)
         connection.add_consumer(self.consumer_id, self)
         try:
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
