@@ -19,7 +19,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
-from pulsar_native.wire._impl import encode_single_fields
+from pulsar_native.wire._impl import encode_single_fields, only_bytes
 from pulsar_native.wire._impl import usual_fields as usual_fields
 
 if TYPE_CHECKING:
@@ -120,13 +120,10 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
     )
 
 
-_BYTES = frozenset({bytes})
-
-
-def slice_of(contents: Sequence[Any], schema: Schema[Any]) -> Slice:
+def slice_of(contents: list[Any], schema: Schema[Any]) -> Slice:
     """Return contents, or `NewMessage`s, encoded for a bulk send."""
-    if type(schema) is BytesSchema and set(map(type, contents)) <= _BYTES:
-        return Slice(contents if type(contents) is list else list(contents), None, None, _nothing)
+    if type(schema) is BytesSchema and only_bytes(contents):
+        return Slice(contents, None, None, _nothing)
     messages = [_outgoing_of(content, schema) for content in contents]
     plain = all(message.is_plain for message in messages)
     keyed = any(message.partition_key is not None for message in messages)
@@ -164,8 +161,13 @@ def _outgoing_of(content: Any, schema: Schema[Any]) -> OutgoingMessage:
 
 def slices_of(messages: Iterable[Any], schema: Schema[Any], config: ProducerConfig) -> Iterator[Slice]:
     """Yield what `send_many` was given in slices; bad items raise when their slice is made."""
+    size = slice_size(config)
+    if type(messages) is list:
+        for start in range(0, len(messages), size):
+            yield slice_of(messages[start : start + size], schema)
+        return
     rows = iter(messages)
-    while contents := list(islice(rows, slice_size(config))):
+    while contents := list(islice(rows, size)):
         yield slice_of(contents, schema)
 
 

@@ -335,19 +335,20 @@ class FastPathBuffer:
         self.capacity = 0
         self.is_open = False
 
-    def drain(self) -> tuple[list[bytes], list[Any] | None, list[bytes] | None]:
-        """Empty the buffer; return the payloads, and their callbacks and fields if there are any. The buffer must have
-        been closed.
+    def drain(self) -> tuple[list[bytes], list[Any] | None, list[bytes] | None, int]:
+        """Empty the buffer; return the payloads, their callbacks and fields if there are any, and the payloads' bytes.
+
+        The buffer must have been closed.
         """
         items = self.items
         taken = items[:]
         # Writers append concurrently: an item appended after the copy stays in the buffer.
         del items[: len(taken)]
         if not self.has_tuples:
-            return taken, None, None
+            return taken, None, None, sum(map(len, taken))
         rows = [item if type(item) is tuple else (item, None, b"") for item in taken]
         payloads, callbacks, fields = zip(*rows, strict=True) if rows else ((), (), ())
-        return list(payloads), list(callbacks), list(fields)
+        return list(payloads), list(callbacks), list(fields), sum(map(len, payloads))
 
 
 def call_back(

@@ -514,20 +514,25 @@ cdef class FastPathBuffer:
     def drain(self):
         """As `_message_fields.FastPathBuffer.drain`."""
         cdef list taken = self.items[:], payloads, callbacks, fields
+        cdef Py_ssize_t size = 0
         del self.items[:len(taken)]
         if not self.has_tuples:
-            return taken, None, None
+            for item in taken:
+                size += len(<bytes?>item)
+            return taken, None, None, size
         payloads, callbacks, fields = [], [], []
         for item in taken:
             if type(item) is tuple:
                 payloads.append((<tuple>item)[0])
+                size += len(<bytes?>(<tuple>item)[0])
                 callbacks.append((<tuple>item)[1])
                 fields.append((<tuple>item)[2])
             else:
                 payloads.append(item)
+                size += len(<bytes?>item)
                 callbacks.append(None)
                 fields.append(b"")
-        return payloads, callbacks, fields
+        return payloads, callbacks, fields, size
 
     cdef int _add(self, bytes payload, object callback, bytes fields) except -1:
         """Add a message; return 1, 2 if the owner must process it as a late one, 0 if it does not fit."""

@@ -1,12 +1,13 @@
 """Message ids of a bulk send, created on access.
 
-Rules: one id per entry and two ints per message are stored: 8 MB for a million messages. Immutable for the application,
-picklable.
+Rules: stored are one id and one int per entry, and two ints per message where rows of an entry do not follow each
+other, as those of keys on several partitions: 8 MB for a million messages. Immutable for the application, picklable.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -16,38 +17,69 @@ from pulsar_native.message_id import MessageId
 class MessageIds(Sequence[MessageId]):
     """Sequence of message ids in the order of the messages; `LookupError` is raised for a message without a receipt."""
 
-    __slots__ = ("_entry_of", "_index_of", "_lasts")
+    __slots__ = ("_count", "_ends", "_lasts", "_scattered")
 
     def __init__(self) -> None:
-        self._entry_of = array("i")
-        self._index_of = array("i")
+        self._count = 0
+        # As long as each entry's rows are those behind the one before: the row behind its last one.
+        self._ends = array("q")
+        # Otherwise: entry, and index within it, of each row, -1 for one without an entry.
+        self._scattered: tuple[array[int], array[int]] | None = None
         # Message id of each entry's last message, None until its receipt.
         self._lasts: list[MessageId | None] = []
 
     def _grow(self, rows: int) -> None:
         """Append messages without an entry."""
-        self._entry_of.frombytes(b"\xff" * (rows * self._entry_of.itemsize))
-        self._index_of.frombytes(bytes(rows * self._index_of.itemsize))
+        self._count += rows
+        if self._scattered is not None:
+            entry_of, index_of = self._scattered
+            entry_of.frombytes(b"\xff" * (rows * entry_of.itemsize))
+            index_of.frombytes(bytes(rows * index_of.itemsize))
 
     def _entry(self, rows: Sequence[int]) -> int:
         """Record the messages of one entry and return its number."""
         number = len(self._lasts)
         self._lasts.append(None)
-        if isinstance(rows, range) and rows.step == 1:
-            self._entry_of[rows.start : rows.stop] = array("i", (number,)) * len(rows)
-            self._index_of[rows.start : rows.stop] = array("i", range(len(rows)))
-        else:
-            for index, row in enumerate(rows):
-                self._entry_of[row] = number
-                self._index_of[row] = index
+        if self._scattered is None:
+            is_run = len(rows) == 1 or (isinstance(rows, range) and rows.step == 1)
+            if is_run and rows[0] == (self._ends[-1] if self._ends else 0):
+                self._ends.append(rows[-1] + 1)
+                return number
+            self._scattered = self._spread()
+        entry_of, index_of = self._scattered
+        for index, row in enumerate(rows):
+            entry_of[row] = number
+            index_of[row] = index
         return number
+
+    def _spread(self) -> tuple[array[int], array[int]]:
+        """Return entry and index of each row."""
+        entry_of, index_of = array("i"), array("i")
+        start = 0
+        for number, end in enumerate(self._ends):
+            entry_of += array("i", (number,)) * (end - start)
+            index_of += array("i", range(end - start))
+            start = end
+        entry_of += array("i", (-1,)) * (self._count - start)
+        index_of += array("i", (0,)) * (self._count - start)
+        return entry_of, index_of
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """Return the number of a message's entry, -1 for none, and its index within it."""
+        if self._scattered is not None:
+            entry_of, index_of = self._scattered
+            return entry_of[row], index_of[row]
+        number = bisect_right(self._ends, row)
+        if number == len(self._ends):
+            return -1, 0
+        return number, row - (self._ends[number - 1] if number else 0)
 
     def _stored(self, number: int, last: MessageId) -> None:
         """Record the message id of an entry's last message."""
         self._lasts[number] = last
 
     def __len__(self) -> int:
-        return len(self._entry_of)
+        return self._count
 
     @overload
     def __getitem__(self, row: int) -> MessageId: ...
@@ -56,7 +88,7 @@ class MessageIds(Sequence[MessageId]):
     def __getitem__(self, row: int | slice) -> MessageId | list[MessageId]:
         if isinstance(row, slice):
             return [self[each] for each in range(len(self))[row]]
-        found = self.get(range(len(self))[row])
+        found = self.get(row)
         if found is None:
             raise LookupError(f"Message {row} has no id: the broker did not confirm it")
         return found
@@ -64,13 +96,12 @@ class MessageIds(Sequence[MessageId]):
     def get(self, row: int) -> MessageId | None:
         """Return the id of one message, None without a receipt.
 
-        :param row: index of the message, from 0.
+        :param row: index of the message, from 0; below 0 from the end. Raises `IndexError` outside.
         """
-        number = self._entry_of[row]
+        number, index = self._place(range(self._count)[row])
         last = None if number < 0 else self._lasts[number]
         if last is None or last.batch_size() == 0 or last.batch_index() != last.batch_size() - 1:
             return last
-        index = self._index_of[row]
         if index == last.batch_index():
             return last
         return MessageId(

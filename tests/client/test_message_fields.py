@@ -321,16 +321,17 @@ def test_buffer_drains_payloads_in_order(fields: ModuleType) -> None:
     buffer.items.extend([b"a", b"b"])
     buffer.close()
     assert (buffer.capacity, buffer.is_open) == (0, False)
-    assert buffer.drain() == ([b"a", b"b"], None, None) and buffer.drain() == ([], None, None)
+    assert buffer.drain() == ([b"a", b"b"], None, None, 2) and buffer.drain() == ([], None, None, 0)
 
 
 def test_buffer_drains_callbacks_and_fields_beside_payloads(fields: ModuleType) -> None:
     buffer = fields.FastPathBuffer()
     buffer.has_tuples = True
     callback = (print,)
-    buffer.items.extend([b"a", (b"b", callback, b""), (b"c", None, b"own"), b"d"])
-    assert buffer.drain() == ([b"a", b"b", b"c", b"d"], [None, callback, None, None], [b"", b"", b"own", b""])
-    assert buffer.drain() == ([], [], [])
+    buffer.items.extend([b"a", (b"bb", callback, b""), (b"c", None, b"own"), b"d"])
+    fields_of = [b"", b"", b"own", b""]
+    assert buffer.drain() == ([b"a", b"bb", b"c", b"d"], [None, callback, None, None], fields_of, 5)
+    assert buffer.drain() == ([], [], [], 0)
 
 
 def test_buffer_append_during_drain_stays() -> None:
@@ -344,7 +345,7 @@ def test_buffer_append_during_drain_stays() -> None:
 
     buffer = plain().FastPathBuffer()
     buffer.items = Raced([b"a"])
-    assert buffer.drain() == ([b"a"], None, None)
+    assert buffer.drain() == ([b"a"], None, None, 1)
     assert list(buffer.items) == [b"late"]
 
 

@@ -17,6 +17,38 @@ def last(entry: int, size: int) -> MessageId:
     return MessageId(2, 7, entry, size - 1, batch_size=size, topic="t")
 
 
+def test_rows_of_runs_find_their_entry() -> None:
+    """Entries of rows that follow each other: nothing is stored per message."""
+    ids = MessageIds()
+    ids._grow(3)
+    first, alone = ids._entry(range(2)), ids._entry((2,))
+    ids._grow(3)
+    second = ids._entry(range(3, 5))
+    for number, size in ((first, 2), (alone, 1), (second, 2)):
+        assert ids.get(2 * number) is None
+        ids._stored(number, last(number, size))
+    places = [(each.entry_id(), each.batch_index()) for each in ids[:5]]
+    assert places == [(0, 0), (0, 1), (1, -1), (2, 0), (2, 1)]
+    assert ids._scattered is None and len(ids) == 6 and ids.get(5) is None
+    for outside in (6, -7):
+        with pytest.raises(IndexError):
+            ids.get(outside)
+    assert pickle.loads(pickle.dumps(ids))[4] == ids[4]
+
+
+def test_rows_keep_their_entry_when_later_ones_are_scattered() -> None:
+    ids = MessageIds()
+    ids._grow(4)
+    ids._stored(ids._entry(range(2)), last(0, 2))
+    ids._grow(3)
+    ids._stored(ids._entry([2, 4]), last(1, 2))
+    ids._grow(1)
+    ids._stored(ids._entry([3, 5, 7]), last(2, 3))
+    places = [(each.entry_id(), each.batch_index()) for row in (0, 1, 2, 3, 4, 5, 7) for each in [ids[row]]]
+    assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (1, 1), (2, 1), (2, 2)]
+    assert ids.get(6) is None and len(ids) == 8
+
+
 def test_rows_find_their_entry_and_their_place_in_it() -> None:
     ids = MessageIds()
     ids._grow(5)

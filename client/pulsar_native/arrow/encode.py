@@ -219,7 +219,7 @@ def _is_text_map(arrow: Any, kind: Any) -> bool:
 
 
 def _bytes_of(arrow: Any, column: Any) -> list[bytes]:
-    """Return a column of bytes or text as bytes, b"" for nulls, sliced from its buffer without intermediate objects."""
+    """Return a column of bytes or text as bytes, b"" for nulls, cut from its buffer without intermediate objects."""
     count = len(column)
     if not count:
         return []
@@ -229,11 +229,7 @@ def _bytes_of(arrow: Any, column: Any) -> list[bytes]:
         packed = buffers[1].slice(column.offset * width, count * width).to_pybytes()
         return [packed[at : at + width] for at in range(0, count * width, width)]
     large = arrow.types.is_large_binary(column.type) or arrow.types.is_large_string(column.type)
-    ends = memoryview(buffers[1]).cast("q" if large else "i")[column.offset : column.offset + count + 1].tolist()
-    base = ends[0]
-    if buffers[2] is None or ends[-1] == base:
+    ends = memoryview(buffers[1]).cast("q" if large else "i")[column.offset : column.offset + count + 1]
+    if buffers[2] is None or ends[0] == ends[-1]:
         return [b""] * count
-    packed = buffers[2].slice(base, ends[-1] - base).to_pybytes()
-    if base:
-        ends = [end - base for end in ends]
-    return list(map(packed.__getitem__, map(slice, ends, ends[1:])))
+    return _impl.cut_values(memoryview(buffers[2]).cast("B"), ends)

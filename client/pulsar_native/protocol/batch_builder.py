@@ -25,6 +25,7 @@ class BatchBuilder:
         "first_key",
         "ids",
         "kind",
+        "payload_bytes",
         "payloads",
         "potential_duplicates",
         "size",
@@ -33,15 +34,28 @@ class BatchBuilder:
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
-        self.ids: list[int] = []
+        self.ids: range | list[int] = range(0)
         self.fields: list[bytes] = []
         self.callbacks: list[SendCallback | None] = []
+        self.payload_bytes = 0
+        # With the fields, and an overhead of each message.
         self.size = 0
         self.created = 0.0
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
         self.kind: BatchKey = None
+
+    def add_ids(self, start: int, count: int) -> None:
+        """Append consecutive sequence ids. They stay a range, which costs nothing per message, as long as all are."""
+        ids = self.ids
+        if not ids:
+            self.ids = range(start, start + count)
+        elif isinstance(ids, range) and ids.stop == start:
+            self.ids = range(ids.start, start + count)
+        else:
+            listed = self.ids = ids if isinstance(ids, list) else list(ids)
+            listed += range(start, start + count)
 
 
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage) -> None:
@@ -96,7 +110,8 @@ def split_by_key(batch: BatchBuilder) -> list[BatchBuilder]:
             part.created, part.wall, part.first_key = batch.created, batch.wall, message_of(single)
             part.potential_duplicates, part.kind = batch.potential_duplicates, batch.kind
         part.payloads.append(payload)
-        part.ids.append(sequence_id)
+        part.payload_bytes += len(payload)
+        part.add_ids(sequence_id, 1)
         part.fields.append(fields)
         part.callbacks.append(callback)
     return list(parts.values())

@@ -20,9 +20,6 @@ seconds, `wall_ms` is milliseconds since 1970.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import accumulate
 
 from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
@@ -42,7 +39,7 @@ from pulsar_native.protocol.send_op import Callback, ChunkOp, PendingQueue, Send
 from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire._impl import encode_batch
+from pulsar_native.wire._impl import encode_batch, fitting
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
 
@@ -153,7 +150,7 @@ class ProducerCore:
     @property
     def pending_bytes(self) -> int:
         """Number of bytes that wait for their receipts."""
-        return self.queue.bytes + sum(map(len, self.open_batch.payloads)) + self._coming_bytes()
+        return self.queue.bytes + self.open_batch.payload_bytes + self._coming_bytes()
 
     @property
     def spare_bytes(self) -> int:
@@ -236,7 +233,8 @@ class ProducerCore:
             batch.first_key = extras
             batch.kind = kind
         batch.payloads.append(payload)
-        batch.ids.append(sequence_id)
+        batch.payload_bytes += len(payload)
+        batch.add_ids(sequence_id, 1)
         batch.fields.append(fields)
         batch.callbacks.append(callback)
         batch.size += size
@@ -291,15 +289,16 @@ class ProducerCore:
         late, self._late = self._late, []
         if not fast_path.items:
             return late
-        payloads, callbacks, fields = fast_path.drain()
-        count, size = len(payloads), sum(map(len, payloads))
-        self.reserved_bytes -= size
-        size += count * _PER_MESSAGE + (0 if fields is None else sum(map(len, fields)))
+        payloads, callbacks, fields, payload_bytes = fast_path.drain()
+        count = len(payloads)
+        self.reserved_bytes -= payload_bytes
+        size = payload_bytes + count * _PER_MESSAGE + (0 if fields is None else sum(map(len, fields)))
         if count > offered[0] or size > offered[1]:
             return late + self._add_late(payloads, callbacks, fields)
         batch, start = self.open_batch, self._next_sequence_id
         batch.payloads += payloads
-        batch.ids += range(start, start + count)
+        batch.payload_bytes += payload_bytes
+        batch.add_ids(start, count)
         batch.fields += [b""] * count if fields is None else fields
         batch.callbacks += [None] * count if callbacks is None else callbacks
         batch.size += size
@@ -331,28 +330,23 @@ class ProducerCore:
             raise NotRegistered(transaction)
         return version, transaction
 
-    def fits(self, payloads: Sequence[bytes], fields: Sequence[bytes] | None, limit: int) -> int:
-        """Return how many messages, from the first on, `add_entry` may accept as one entry; fewer than two: none.
+    def fits(self, payloads: list[bytes], fields: list[bytes] | None, limit: int) -> tuple[int, int]:
+        """Return how many messages, from the first on, `add_entry` may accept as one entry, and how many bytes their
+        payloads have; fewer than two messages: none.
 
         None also where each message must be checked by itself, as `add` does: without batching or with key-based
         batching, and when the broker may know the next ids.
         """
         plain = self.batching and self.config.batching_type is BatchingType.Default
         if not plain or self._next_sequence_id <= self.last_pushed:
-            return 0
-        count = min(len(payloads), limit, self._max_messages)
+            return 0, 0
         most = min(self._max_bytes, self._batch_room)
-        ends = list(accumulate(map(len, payloads[:count])))
-        if fields is not None:
-            more = accumulate(map(len, fields[:count]))
-            ends = [end + extra for end, extra in zip(ends, more, strict=True)]
-        if ends[-1] + count * _PER_MESSAGE <= most:
-            return count
-        return bisect_right(range(count), most, key=lambda index: ends[index] + (index + 1) * _PER_MESSAGE)
+        return fitting(payloads, fields, min(limit, self._max_messages), most, _PER_MESSAGE)
 
     def add_entry(
         self,
         payloads: list[bytes],
+        payload_bytes: int,
         fields: list[bytes] | None,
         first: OutgoingMessage | None,
         callback: Callback,
@@ -368,8 +362,10 @@ class ProducerCore:
         batch, count = self.open_batch, len(payloads)
         start = self._next_sequence_id
         batch.payloads = payloads
-        batch.ids = list(range(start, start + count))
-        batch.fields = fields if fields is not None else [b""] * count
+        batch.payload_bytes = payload_bytes
+        batch.add_ids(start, count)
+        # The empty list stands for no fields.
+        batch.fields = fields if fields is not None else []
         batch.callbacks = [None] * (count - 1)
         batch.callbacks.append(callback)
         batch.created, batch.wall, batch.first_key, batch.kind = now, wall_ms, first, kind
@@ -497,8 +493,7 @@ class ProducerCore:
 
     def _entry_of(self, batch: BatchBuilder, sequence_id: int) -> list[SendOp]:
         """Build an entry of a batch and queue it; a batch that cannot be encoded goes to `failed`."""
-        size = sum(map(len, batch.payloads))
-        count = len(batch.ids)
+        size, count = batch.payload_bytes, len(batch.ids)
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
         metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
         try:

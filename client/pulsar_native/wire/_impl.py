@@ -68,6 +68,9 @@ payload_bytes = codec.payload_bytes
 may_be_compacted = codec.may_be_compacted
 only_place = codec.only_place
 encode_batch = codec.encode_batch
+only_bytes = codec.only_bytes
+cut_values = codec.cut_values
+fitting = codec.fitting
 encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
 usual_fields = codec.usual_fields
@@ -92,14 +95,17 @@ encode_ack_ids = _no_ids
 
 FUNCTIONS = (
     "cut_messages",
+    "cut_values",
     "decode_message_id",
     "encode_ack_ids",
     "encode_batch",
     "encode_message_id",
     "encode_single_fields",
     "entry_ids",
+    "fitting",
     "join_parts",
     "may_be_compacted",
+    "only_bytes",
     "only_place",
     "payload_bytes",
     "scan_batch",

@@ -306,19 +306,91 @@ def may_be_compacted(bytes body not None, list places not None):
     return False
 
 
+def only_bytes(list values not None):
+    """As `codec.only_bytes`."""
+    for value in values:
+        if type(value) is not bytes:
+            return False
+    return True
+
+
+cdef inline int64_t _position(const uint8_t* places, Py_ssize_t index, bint is_wide) noexcept:
+    cdef int32_t narrow = 0
+    cdef int64_t wide = 0
+    if is_wide:
+        memcpy(&wide, places + 8 * index, 8)
+        return wide
+    memcpy(&narrow, places + 4 * index, 4)
+    return narrow
+
+
+def cut_values(const uint8_t[::1] data not None, ends not None):
+    """As `codec.cut_values`."""
+    cdef bint is_wide = ends.itemsize == 8
+    cdef Py_ssize_t count = len(ends) - 1, index, total = data.shape[0]
+    cdef const uint8_t[::1] positions = ends.cast("B")
+    cdef const uint8_t* places = &positions[0]
+    cdef const char* start = NULL
+    cdef int64_t begin = _position(places, 0, is_wide), end
+    cdef list values = []
+    if begin < 0:
+        raise ValueError("Values outside of their buffer")
+    if total:
+        # An empty buffer has no address.
+        start = <const char*>&data[0]
+    for index in range(count):
+        end = _position(places, index + 1, is_wide)
+        if not begin <= end <= total:
+            raise ValueError("Values outside of their buffer")
+        values.append(b"" if begin == end else PyBytes_FromStringAndSize(start + begin, <Py_ssize_t>(end - begin)))
+        begin = end
+    return values
+
+
+def fitting(list payloads not None, list fields, Py_ssize_t count, Py_ssize_t most, Py_ssize_t overhead):
+    """As `codec.fitting`."""
+    cdef Py_ssize_t index, used = 0, whole = 0
+    count = min(count, len(payloads))
+    if fields is not None and len(fields) < count:
+        return codec.fitting(payloads, fields, count, most, overhead)
+    for index in range(count):
+        if type(payloads[index]) is not bytes or (fields is not None and type(fields[index]) is not bytes):
+            return codec.fitting(payloads, fields, count, most, overhead)
+        used += PyBytes_GET_SIZE(payloads[index]) + overhead
+        if fields is not None:
+            used += PyBytes_GET_SIZE(fields[index])
+        if used > most:
+            return index, whole
+        whole += PyBytes_GET_SIZE(payloads[index])
+    return count, whole
+
+
 def encode_batch(payloads, sequence_ids, fields=()):
     """As `codec.encode_batch`."""
-    cdef tuple values = tuple(payloads), ids = tuple(sequence_ids), own = tuple(fields)
+    cdef tuple values = tuple(payloads), ids = (), own = tuple(fields)
     cdef Py_ssize_t count = len(values), index, size, total = 0
-    if len(ids) != count or (own and len(own) != count):
+    cdef bint is_run = type(sequence_ids) is range and sequence_ids.step == 1
+    cdef uint64_t number = 0
+    if len(sequence_ids) != count or (own and len(own) != count):
         return codec.encode_batch(payloads, sequence_ids, fields)
+    if not is_run:
+        ids = tuple(sequence_ids)
+    elif count:
+        number = PyLong_AsUnsignedLongLongMask(sequence_ids[0])
     for index in range(count):
-        if type(values[index]) is not bytes or type(ids[index]) is not int or (own and type(own[index]) is not bytes):
+        if type(values[index]) is not bytes or (own and type(own[index]) is not bytes):
             return codec.encode_batch(payloads, sequence_ids, fields)
+        if not is_run:
+            if type(ids[index]) is not int:
+                return codec.encode_batch(payloads, sequence_ids, fields)
+            number = PyLong_AsUnsignedLongLongMask(ids[index])
         size = PyBytes_GET_SIZE(values[index])
-        total += 6 + _width(<uint64_t>size) + _width(PyLong_AsUnsignedLongLongMask(ids[index])) + size
+        total += 6 + _width(<uint64_t>size) + _width(number) + size
+        number += 1
         if own:
             total += PyBytes_GET_SIZE(own[index])
+    if is_run and count:
+        number = PyLong_AsUnsignedLongLongMask(sequence_ids[0])
     cdef bytes body = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(body)
     cdef uint8_t* head
@@ -332,7 +404,10 @@ def encode_batch(payloads, sequence_ids, fields=()):
             memcpy(to, PyBytes_AS_STRING(own[index]), <size_t>PyBytes_GET_SIZE(own[index]))
             to += PyBytes_GET_SIZE(own[index])
         to[0] = _SEQUENCE_ID
-        to = _put(to + 1, PyLong_AsUnsignedLongLongMask(ids[index]))
+        if not is_run:
+            number = PyLong_AsUnsignedLongLongMask(ids[index])
+        to = _put(to + 1, number)
+        number += 1
         meta = <uint32_t>(to - head - 4)
         head[0], head[1], head[2], head[3] = meta >> 24, meta >> 16 & 255, meta >> 8 & 255, meta & 255
         memcpy(to, PyBytes_AS_STRING(values[index]), <size_t>size)

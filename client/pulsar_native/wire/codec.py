@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -25,6 +26,7 @@ _SIZE = Struct(">I")
 _START = Struct(">IBBB")  # size of a message's metadata, and the first three bytes of the metadata
 _U64 = (1 << 64) - 1
 _TEXT = frozenset({str})
+_BYTES = frozenset({bytes})
 
 # Tags of SingleMessageMetadata: field number << 3 | kind (0 = varint, 2 = bytes).
 _PROPERTIES = b"\x0a"
@@ -215,6 +217,45 @@ def _encode_rich(payloads: Sequence[bytes], firsts: list[bytes], rests: list[byt
         meta = len(size) + len(own) + 1 + len(first) + len(rest)
         parts += (_SIZE.pack(meta), size, own, _SEQUENCE_ID, first, rest, payload)
     return b"".join(parts)
+
+
+def only_bytes(values: list[Any]) -> bool:
+    """Return True if each value is of type bytes itself. Pure."""
+    return set(map(type, values)) <= _BYTES
+
+
+def fitting(payloads: list[bytes], fields: list[bytes] | None, count: int, most: int, overhead: int) -> tuple[int, int]:
+    """Return how many messages of the first `count`, and how many bytes their payloads have. Pure.
+
+    As many as have at most `most` bytes together, with their fields and `overhead` bytes each.
+    """
+    lengths = list(map(len, payloads if count >= len(payloads) else payloads[:count]))
+    total = sum(lengths)
+    more = 0 if fields is None else sum(map(len, fields[: len(lengths)]))
+    if total + more + len(lengths) * overhead <= most:
+        return len(lengths), total
+    taken = used = whole = 0
+    for taken, length in enumerate(lengths):
+        used += length + overhead + (0 if fields is None else len(fields[taken]))
+        if used > most:
+            break
+        whole += length
+    return taken, whole
+
+
+def cut_values(data: memoryview, ends: memoryview) -> list[bytes]:
+    """Return the values of a buffer of bytes, each from one of the positions to the next. Pure.
+
+    `ends` has one position more than there are values, in ascending order. Raises `ValueError` for positions outside.
+    """
+    places = ends.tolist()
+    base = places[0]
+    if base < 0 or places[-1] > len(data) or places != sorted(places):
+        raise ValueError("Values outside of their buffer")
+    packed = bytes(data[base : places[-1]])
+    if base:
+        places = [place - base for place in places]
+    return list(map(packed.__getitem__, map(slice, places, places[1:])))
 
 
 def split_batch(body: bytes | memoryview, count: int) -> list[tuple[int, int, int]]:

@@ -85,6 +85,16 @@ def test_message_of_encoded_fields(fields: dict[str, Any]) -> None:
     assert found.null_value is fields.get("null_value", False)
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4))))
+def test_add_ids_keeps_all_in_order(runs: list[tuple[int, int]]) -> None:
+    batch = BatchBuilder()
+    for start, count in runs:
+        batch.add_ids(start, count)
+    ids = [number for start, count in runs for number in range(start, start + count)]
+    assert list(batch.ids) == ids
+    assert isinstance(batch.ids, range) is (ids == list(range(ids[0], ids[0] + len(ids))) if ids else True)
+
+
 # ---- by key ----------------------------------------------------------------------------------------------------------
 
 
@@ -95,18 +105,19 @@ def test_split_by_key_keeps_order_and_attributes(messages: list[dict[str, Any]])
     keys = []
     for number, fields in enumerate(messages):
         batch.payloads.append(b"%d" % number)
-        batch.ids.append(number)
+        batch.add_ids(number, 1)
         # The size of the payload is a required field, which the frame adds.
         batch.fields.append(encode_single_fields(**{**NO_FIELDS, **fields}) + b"\x18\x00")
         batch.callbacks.append(callback if number % 2 else None)
         ordering = fields.get("ordering_key")
         keys.append((True, ordering) if ordering else (False, fields.get("partition_key")))
     parts = split_by_key(batch)
-    assert [part.ids for part in parts] == [
+    assert [list(part.ids) for part in parts] == [
         [number for number, other in enumerate(keys) if other == key] for key in dict.fromkeys(keys)
     ]
     for part in parts:
         assert part.payloads == [b"%d" % number for number in part.ids]
+        assert part.payload_bytes == sum(map(len, part.payloads))
         assert part.fields == [batch.fields[number] for number in part.ids]
         assert part.callbacks == [batch.callbacks[number] for number in part.ids]
         assert (part.created, part.wall, part.kind, part.potential_duplicates) == (1.5, 9, b"v", True)

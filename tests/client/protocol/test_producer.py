@@ -695,8 +695,8 @@ def test_add_own_schema_and_null_key(options: dict[str, Any]) -> None:
 
 def whole(made: ProducerCore, payloads: list[bytes], told: list[Any]) -> list[SendOp]:
     """Take as many messages as fit as one entry."""
-    count = made.fits(payloads, None, 1000)
-    return made.add_entry(payloads[:count], None, None, lambda *outcome: told.append(outcome), 0.0, 0)
+    count, size = made.fits(payloads, None, 1000)
+    return made.add_entry(payloads[:count], size, None, None, lambda *outcome: told.append(outcome), 0.0, 0)
 
 
 def test_add_entry_equals_single_messages() -> None:
@@ -722,16 +722,16 @@ def test_add_entry_after_open_batch_within_limits() -> None:
     ready = whole(made, [b"x"] * 30, told)
     assert [op.count for op in ready] == [1, 10]
     assert [op.sequence_id for op in ready] == [0, 1]
-    assert made.fits([b"x" * 100] * 30, None, 1000) == 1000 // 124
-    assert made.fits([b"x" * 100] * 30, [b"y" * 100] * 30, 1000) == 1000 // 224
-    assert made.fits([b"x"] * 30, None, 4) == 4
-    assert made.fits([b"x" * 2000, b"x"], None, 1000) == 0
+    assert made.fits([b"x" * 100] * 30, None, 1000) == (1000 // 124, 1000 // 124 * 100)
+    assert made.fits([b"x" * 100] * 30, [b"y" * 100] * 30, 1000) == (1000 // 224, 1000 // 224 * 100)
+    assert made.fits([b"x"] * 30, None, 4) == (4, 4)
+    assert made.fits([b"x" * 2000, b"x"], None, 1000) == (0, 0)
 
 
 def test_add_entry_refused_where_each_message_counts() -> None:
-    assert core(batching_enabled=False).fits([b"x"] * 5, None, 100) == 0
+    assert core(batching_enabled=False).fits([b"x"] * 5, None, 100) == (0, 0)
     repeating = core(batching_enabled=True)
     add(repeating, b"x", sequence_id=10)
     repeating.close_batch()
     repeating._next_sequence_id = 5
-    assert repeating.fits([b"x"] * 5, None, 100) == 0
+    assert repeating.fits([b"x"] * 5, None, 100) == (0, 0)

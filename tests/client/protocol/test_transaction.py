@@ -183,7 +183,8 @@ def test_own_entries_and_chunks_in_transaction(core: TransactionCore) -> None:
     made = producer(batching_enabled=True)
     made.transactions.add(core)
     add(made, b"open", None)
-    ops = made.add_entry([b"a", b"b"], None, None, lambda *_: None, 101.0, 0, made.kind_in(core, None, 101.0))
+    kind = made.kind_in(core, None, 101.0)
+    ops = made.add_entry([b"a", b"b"], 2, None, None, lambda *_: None, 101.0, 0, kind)
     assert [send.txnid_least_bits for send, _ in frames(ops)] == [0, 7]
     chunking = producer(chunking_enabled=True, batching_enabled=False)
     chunking.transactions.add(core)

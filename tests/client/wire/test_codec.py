@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
+from array import array
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -110,6 +112,65 @@ def test_encode_batch_read_by_protobuf(batch: Batch) -> None:
         assert single == expected
     if not any(encoded):
         assert _impl.encode_batch(payloads, ids) == body == _impl.encode_batch(payloads, ids, [b""] * len(ids))
+
+
+@given(batches(), st.sampled_from([0, 100, 127, 16_000, U64 - 3, -2]))
+def test_encode_batch_of_consecutive_ids_as_range(batch: Batch, first: int) -> None:
+    payloads, _, own = batch
+    encoded = [_impl.encode_single_fields(**one) for one in own]
+    ids = range(first, first + len(payloads))
+    assert _impl.encode_batch(payloads, ids, encoded) == _impl.encode_batch(payloads, list(ids), encoded)
+    with pytest.raises(ValueError):
+        _impl.encode_batch(payloads, range(len(payloads) + 1), encoded)
+
+
+def test_encode_batch_of_ids_with_steps() -> None:
+    assert _impl.encode_batch([b"a", b"b"], range(3, 7, 2)) == _impl.encode_batch([b"a", b"b"], [3, 5])
+
+
+_SIZED = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=9)), max_size=12)
+
+
+@given(_SIZED, st.booleans(), st.integers(0, 14), st.integers(0, 200), st.integers(0, 9))
+def test_fitting_counts_as_one_by_one(
+    messages: list[tuple[bytes, bytes]], with_fields: bool, count: int, most: int, overhead: int
+) -> None:
+    payloads, fields = [payload for payload, _ in messages], [own for _, own in messages] if with_fields else None
+    used = taken = size = 0
+    for payload, own in messages[:count]:
+        used += len(payload) + overhead + (len(own) if with_fields else 0)
+        if used > most:
+            break
+        taken, size = taken + 1, size + len(payload)
+    assert _impl.fitting(payloads, fields, count, most, overhead) == (taken, size)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([], True), ([b"a", b""], True), ([b"a", "b"], False), ([bytearray(b"a")], False), ([None], False)],
+)
+def test_only_bytes_looks_at_each(values: list[Any], expected: bool) -> None:
+    assert _impl.only_bytes(values) is expected
+
+
+def _ends(values: list[bytes], first: int, code: str) -> memoryview:
+    return memoryview(array(code, accumulate(map(len, values), initial=first)))
+
+
+@given(st.binary(max_size=3), st.lists(st.binary(max_size=5), max_size=8), st.sampled_from("iq"))
+def test_cut_values_returns_what_was_joined(before: bytes, values: list[bytes], code: str) -> None:
+    data = memoryview(before + b"".join(values) + b"after")
+    assert _impl.cut_values(data, _ends(values, len(before), code)) == values
+
+
+def test_cut_values_of_empty_buffer() -> None:
+    assert _impl.cut_values(memoryview(b""), _ends([b"", b""], 0, "i")) == [b"", b""]
+
+
+@pytest.mark.parametrize("positions", [[0, 4], [-1, 2], [0, 3, 2], [2, 1, 3], [4, 4]])
+def test_cut_values_outside_of_buffer_raise(positions: list[int]) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        _impl.cut_values(memoryview(b"abc"), memoryview(array("q", positions)))
 
 
 @given(batches(), st.booleans())

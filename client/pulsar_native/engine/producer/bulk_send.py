@@ -283,7 +283,7 @@ class BulkSend:
     def _sorted_out(self) -> tuple[tuple[range, ...], tuple[range, ...], tuple[range, ...]]:
         kinds = bytearray()
         for row in range(len(self.ids)):
-            number = self.ids._entry_of[row]
+            number, _ = self.ids._place(row)
             if self.ids.get(row) is not None:
                 kinds.append(0)
             else:

@@ -382,29 +382,34 @@ class PartitionProducer(Handler):
                     kind = core.kind_in(transaction, None, now)
                 except NotRegistered as missing:
                     return self._not_taken(missing)
-            limit = len(payloads)
-            if self._max_pending:
-                # At most half of the pending limit, so that one entry is in transit while the next one is built.
-                limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
-                if limit <= 0:
-                    self._write(core.close_batch())
-                    return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
-            count = core.fits(payloads, fields, limit)
+            limit = self._entry_limit(len(payloads))
+            if limit <= 0:
+                self._write(core.close_batch())
+                return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
+            count, size = core.fits(payloads, fields, limit)
             if count < 2:
                 return 0
-            taken = payloads[:count]
-            if not memory.try_reserve(sum(map(len, taken))):
+            if not memory.try_reserve(size):
                 self._write(core.close_batch())
                 self._give_back_ahead()
                 return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
-            own = None if fields is None else fields[:count]
-            self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000, kind))
+            if count < len(payloads):
+                payloads, fields = payloads[:count], None if fields is None else fields[:count]
+            wall_ms = time.time_ns() // 1_000_000
+            self._write(core.add_entry(payloads, size, fields, first, callback(count), now, wall_ms, kind))
             idle = not self._expiry_armed
         if idle:
             self._arm_timers()
         if core.failed:
             self._complete_failed()
         return count
+
+    def _entry_limit(self, wanted: int) -> int:
+        """Return how many messages the next entry may have. Called under the lock."""
+        if not self._max_pending:
+            return wanted
+        # At most half of the pending limit, so that one entry is in transit while the next one is built.
+        return min(self._max_pending - self.core.pending_messages, max(1, self._max_pending // 2))
 
     def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Backpressure:
         """Return the backpressure: wait for capacity for all chunks, or for the registration in a transaction."""
