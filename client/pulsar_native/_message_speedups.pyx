@@ -636,20 +636,26 @@ def send_async(
 ):
     """As `sync.Producer.send_async`."""
     cdef int added
-    cdef object fields = b""
+    cdef object fields = b"", payload = content
     if (
-        type(content) is bytes and disable_replication is False and sequence_id is None and schema is None
+        content is not None and disable_replication is False and sequence_id is None and schema is None
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and (callback is None or callable(callback))
     ):
-        fast_path = self._fast_path
-        if fast_path is not None and not self._process.is_over:
+        fast_path = self._fast_path if type(content) is bytes else None
+        if fast_path is None and (fast_path := self._value_path) is not None and not self._process.is_over:
+            try:
+                payload = self._schema.encode(content)
+            except Exception:
+                # Raised again there, or given to the callback.
+                payload = None
+        if fast_path is not None and type(payload) is bytes and not self._process.is_over:
             if not (
                 properties is None and partition_key is None and ordering_key is None and event_timestamp is None
             ):
                 fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
             if fields is not None:
-                added = (<FastPathBuffer?>fast_path)._add(content, None if callback is None else (callback,), fields)
+                added = (<FastPathBuffer?>fast_path)._add(payload, None if callback is None else (callback,), fields)
                 if added:
                     if added == 2:
                         self._drain_late()

@@ -232,3 +232,28 @@ def test_send_async_calls_per_message(
     usual = 0 if is_compiled else 8 if fields else 2
     assert Counter().of(run) <= COUNT * usual + COUNT // BATCH * PER_TURN
     producer.flush()
+
+
+def test_send_async_of_values_calls_per_message(client: pulsar.Client, topic: NewTopic) -> None:
+    producer = client.create_producer(
+        topic(), schema=pulsar.schema.StringSchema(), batching_enabled=True, batching_max_messages=BATCH,
+        batching_max_publish_delay_ms=60_000, max_pending_messages=2 * COUNT,
+    )  # fmt: skip
+    outcomes: list[Any] = []
+
+    def run() -> None:
+        for number in range(COUNT):
+            producer.send_async(f"value {number % 10}", None)
+
+    # The schema encodes, which is a function of Python; a value that it refuses is not sent.
+    usual = 1 if is_compiled else 7
+    assert Counter().of(run) <= COUNT * usual + COUNT // BATCH * PER_TURN
+    wrong: Any = 5
+    for callback in (None, lambda *outcome: outcomes.append(outcome)):
+        with pytest.raises(TypeError, match="type str, not int"):
+            producer.send_async(wrong, callback)
+    producer.flush()
+    with client.create_reader(producer.topic(), pulsar.MessageId.earliest, pulsar.schema.StringSchema()) as reader:
+        values = [reader.read_next(10_000).value() for _ in range(COUNT)]
+        assert values == [f"value {number % 10}" for number in range(COUNT)] and not reader.has_message_available()
+    assert not outcomes

@@ -129,7 +129,8 @@ class ReceivedEntry(EntryFields):
 
     def decode(self, data: bytes) -> Any:
         """Return a payload decoded with the consumer's schema."""
-        return self.schema.decode(data, self.schema_version)
+        decode_any = self.schema.decode_any
+        return self.schema.decode(data, self.schema_version) if decode_any is None else decode_any(data)
 
 
 MessageSpan = tuple[int, int, int]

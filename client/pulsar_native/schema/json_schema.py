@@ -74,7 +74,7 @@ class JsonSchema(Schema[T], Generic[T]):
         else:
             value = record_values(obj)
         try:
-            return _encoder.encode(value).encode()
+            return _write_json(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRecord(f"The value cannot be written in JSON: {error}") from error
 
@@ -174,5 +174,20 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-# Made once: `json.dumps` makes one for each value.
-_encoder = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False)
+def _json_writer() -> Callable[[object], str]:
+    encoder = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False)
+    names: dict[str, Any] = vars(json.encoder)
+    make, text = names.get("c_make_encoder"), names.get("encode_basestring")
+    if make is None:
+        return encoder.encode
+    try:
+        # Without the memory of containers that finds circles: these end as a RecursionError.
+        write = make(None, _plain, text, None, ":", ",", False, False, True)
+    except TypeError:
+        # Another version's arguments.
+        return encoder.encode
+    return lambda value: "".join(write(value, 0))
+
+
+# Made once: `json.dumps` makes an encoder for each value, and so does `JSONEncoder.encode` with its compiled part.
+_write_json = _json_writer()

@@ -8,6 +8,7 @@ version may be learnt twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pulsar_native.schema.base import Schema
@@ -30,6 +31,10 @@ class VersionedDecoder:
         self.needs_writer = self._schema is not schema
         self.info = schema.schema_info()
         self.takes_key = self._schema.separates_key
+        # Of a schema that reads all versions alike, which need not be looked at then.
+        self.decode_any: Callable[[bytes], Any] | None = None
+        if type(self._schema).decode_versioned is Schema.decode_versioned:
+            self.decode_any = self._schema.decode
 
     def for_topic(self) -> VersionedDecoder:
         """Return a decoder of the same schema without any definitions."""

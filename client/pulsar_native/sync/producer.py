@@ -79,8 +79,12 @@ class Producer(Closeable, Generic[T_contra]):
         # Of the compiled form, which needs no check but those of the buffer.
         self._fast_path: FastPathBuffer | None = None
         self._drain_late: Callable[[], None] | None = None
-        if self._plain_bytes and (fast_path := inner.fast_path()) is not None:
-            self._fast_path, self._drain_late = fast_path
+        # The same of a producer whose values a schema encodes.
+        self._value_path: FastPathBuffer | None = None
+        fast_path = None if schema.separates_key else inner.fast_path()
+        if fast_path is not None:
+            buffer, self._drain_late = fast_path
+            self._fast_path, self._value_path = (buffer, None) if self._plain_bytes else (None, buffer)
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -310,9 +314,12 @@ class Producer(Closeable, Generic[T_contra]):
             and event_timestamp is None and deliver_at is None and deliver_after is None
             and version is None and not null_key and txn is None
         ):  # fmt: skip
-            full = self._inner.enqueue(payload, b"", None, callback, flush=flush)
+            take = partial(self._inner.enqueue, payload, b"", None, callback, flush=flush)
+            if not flush and type(payload) is bytes:
+                take = partial(self._take_plain, payload, callback)
+            full = take()
             if full is not None:
-                self._wait_for_room(full, lambda: self._inner.enqueue(payload, b"", None, callback, flush=flush))
+                self._wait_for_room(full, take)
             return
         message = _message_builder.outgoing(
             payload,

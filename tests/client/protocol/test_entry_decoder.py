@@ -43,6 +43,9 @@ BROKER = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=41)
 class Upper:
     """A schema that shows which version it was asked for."""
 
+    # The version is looked at.
+    decode_any = None
+
     def decode(self, data: bytes, version: bytes | None) -> Any:
         return data.upper(), version
 
