@@ -29,7 +29,7 @@ _Key = tuple[Address, Address, int]
 
 
 class ConnectionPool:
-    """All connections of one client. On the loop only."""
+    """All connections of one client. On the loop, but that any thread gets a connection that is open."""
 
     def __init__(self, engine: Engine, config: ClientConfig, service: ServiceUrlProvider) -> None:
         self._engine = engine
@@ -37,8 +37,6 @@ class ConnectionPool:
         self._service = service
         service.on_change = self.leave
         self._connections: dict[_Key, asyncio.Task[Connection]] = {}
-        # Results of those tasks.
-        self._ready: dict[_Key, Connection] = {}
         self._unpooled: set[Connection] = set()
         self._tls = TlsContexts(config)
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -82,10 +80,11 @@ class ConnectionPool:
             self._watch_idle()
             return connection
         key = (logical, physical, random.randrange(slots) if slots > 1 else 0)
-        ready = self._ready.get(key)
-        if ready is not None and ready.is_open:
-            ready.touch()
-            return ready
+        task = self._connections.get(key)
+        if task is not None and _usable(task):
+            connection = task.result()
+            connection.touch()
+            return connection
         await self._engine.enter_loop()
         task = self._connections.get(key)
         if task is None or (task.done() and not _usable(task)):
@@ -115,8 +114,6 @@ class ConnectionPool:
         if self._closed:
             connection.close()
             raise AlreadyClosed("The client was closed meanwhile")
-        if self._connections.get(key) is mine:
-            self._ready[key] = connection
         self._watch_idle()
         return connection
 
@@ -125,7 +122,6 @@ class ConnectionPool:
         finished = task is not None and task.done() and not task.cancelled() and task.exception() is None
         if task is not None and finished and task.result() is connection:
             del self._connections[key]
-            self._ready.pop(key, None)
 
     async def _open(self, logical: Address, physical: Address) -> Connection:
         service, loop = self._service, self._engine.loop
@@ -162,7 +158,6 @@ class ConnectionPool:
         connections = self.connections()
         # Cleared first: a handler that reconnects immediately must find none of these.
         self._connections.clear()
-        self._ready.clear()
         self._unpooled.clear()
         for connection in connections:
             connection.close("the client moves to another cluster")
@@ -197,7 +192,6 @@ class ConnectionPool:
         for task in self._connections.values():
             task.cancel()
         self._connections.clear()
-        self._ready.clear()
         self._unpooled.clear()
 
 
