@@ -95,6 +95,16 @@ class InvalidConfiguration(PulsarException, ValueError, TypeError):
     result = Result.InvalidConfiguration
 
 
+class WrongPartition(InvalidConfiguration, UnknownError):
+    """Raised when a message router's answer is no partition of the topic.
+
+    It is an UnknownError, and reported to the callback of `send_async`, as by the official client.
+    """
+
+    retryable = False
+    result = Result.UnknownError
+
+
 class Timeout(PulsarException, TimeoutError):
     """Raised when an operation was not finished within its time-out."""
 
