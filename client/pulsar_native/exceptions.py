@@ -147,8 +147,14 @@ class AuthenticationError(PulsarException):
     result = Result.AuthenticationError
 
 
-class CertificateFileError(AuthenticationError, InvalidConfiguration):
-    """Raised when a file of certificates or keys cannot be used for TLS."""
+class CertificateFileError(AuthenticationError, ConnectError, InvalidConfiguration):
+    """Raised when a file of certificates or keys cannot be used for TLS. Not retryable.
+
+    The official client raises AuthenticationError for a file that is missing, and ConnectError for one that holds
+    something else.
+    """
+
+    retryable = False
 
 
 class AuthorizationError(PulsarException):
