@@ -574,7 +574,10 @@ def routing_with_boost_hash(pulsar: ModuleType, env: Env) -> Observed:
     """The one option by which a program keeps the official client's partitions."""
     options = {"hashing_scheme": pulsar.HashingScheme.BoostHash} if hasattr(pulsar, "HashingScheme") else {}
     producer = env.client().create_producer(env.topic(partitions=7), **options)
-    keys = [*(f"key-{number}" for number in range(40)), "ü", "日本", "x" * 300, " "]
+    # All lengths up to two blocks of the hash, and its longer ways.
+    lengths = (*range(1, 34), 63, 64, 65, 96, 127, 128, 129, 300)
+    keys = [*(f"key-{number}" for number in range(40)), "ü", "日本", " ", *("xyz" * length for length in lengths)]
+    keys += ["x" * length for length in lengths]
     return {
         "partitions": [producer.send(b"x", partition_key=key).partition() for key in keys],
         "ordering": [producer.send(b"x", partition_key="a", ordering_key=key).partition() for key in "bcd"],
