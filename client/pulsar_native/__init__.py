@@ -375,6 +375,7 @@ __all__ = [
     "__version__",
     "arrow_schema",
     "exceptions",
+    "schema",
 ]
 
 

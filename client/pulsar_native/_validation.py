@@ -19,6 +19,7 @@ from pulsar_native.exceptions import (
     MessageTooBig,
     OperationNotSupported,
     PulsarException,
+    WrongPartition,
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -40,7 +41,8 @@ def checked_timeout(timeout: float | None) -> float | None:
 
 def is_argument_error(error: PulsarException) -> bool:
     """Return whether an error is about how a method was called, rather than about what became of the call."""
-    return isinstance(error, InvalidConfiguration | InvalidMessage) and not isinstance(error, MessageTooBig)
+    of_the_call = isinstance(error, InvalidConfiguration | InvalidMessage)
+    return of_the_call and not isinstance(error, MessageTooBig | WrongPartition)
 
 
 def check_parts(

@@ -95,6 +95,16 @@ class InvalidConfiguration(PulsarException, ValueError, TypeError):
     result = Result.InvalidConfiguration
 
 
+class WrongPartition(InvalidConfiguration, UnknownError):
+    """Raised when a message router's answer is no partition of the topic.
+
+    It is an UnknownError, and reported to the callback of `send_async`, as by the official client.
+    """
+
+    retryable = False
+    result = Result.UnknownError
+
+
 class Timeout(PulsarException, TimeoutError):
     """Raised when an operation was not finished within its time-out."""
 
@@ -137,8 +147,14 @@ class AuthenticationError(PulsarException):
     result = Result.AuthenticationError
 
 
-class CertificateFileError(AuthenticationError, InvalidConfiguration):
-    """Raised when a file of certificates or keys cannot be used for TLS."""
+class CertificateFileError(AuthenticationError, ConnectError, InvalidConfiguration):
+    """Raised when a file of certificates or keys cannot be used for TLS. Not retryable.
+
+    The official client raises AuthenticationError for a file that is missing, and ConnectError for one that holds
+    something else.
+    """
+
+    retryable = False
 
 
 class AuthorizationError(PulsarException):

@@ -113,9 +113,9 @@ class MessageId:
         return _codec.decode(message_id_bytes, topic)
 
     @classmethod
-    def wrap(cls, message_id: MessageId) -> MessageId:
+    def wrap(cls, msg_id: MessageId) -> MessageId:
         """Return the id itself; the official client needs this call to convert, this one does not."""
-        return message_id
+        return msg_id
 
     def _key(self) -> tuple[int, int, int, int]:
         # No index means "the whole entry": it sorts before the entry's messages, as in the Java client.

@@ -228,6 +228,34 @@ def test_a_forgotten_client_ends_by_itself(
     eventually(lambda: stats(name)["publishers"] == [])
 
 
+@pytest.mark.parametrize("kind", ["consumer", "reader", "table view"])
+def test_forgotten_client_with_a_listener_ends_by_itself(
+    broker: Broker, relay: NewRelay, topic: NewTopic, plain_client: Client, eventually: Eventually, kind: str
+) -> None:
+    through, name = relay(broker.service_url), topic()
+    threads, heard = set(threading.enumerate()), list[Any]()
+    client = Client(through.service_url)
+    # What listens is dropped at once, and goes on as long as its client is there.
+    if kind == "consumer":
+        client.subscribe(name, "sub", message_listener=lambda consumer, message: heard.append(message.data()))
+    elif kind == "reader":
+        client.create_reader(name, MessageId.earliest, reader_listener=lambda reader, message: heard.append(message))
+    else:
+        client.create_table_view(name).listen(lambda key, value: heard.append(key))
+    gc.collect()
+    producer = plain_client.create_producer(name)
+    producer.send(b"x", partition_key="k")
+    eventually(lambda: len(heard) == 1)
+    gone = weakref.ref(client)
+    del client
+    eventually(lambda: gc.collect() >= 0 and gone() is None)
+    eventually(lambda: through.connections == 0)
+    eventually(lambda: not [each for each in set(threading.enumerate()) - threads if "listener" in each.name])
+    producer.send(b"y", partition_key="l")
+    time.sleep(0.2)
+    assert len(heard) == 1
+
+
 @pytest.mark.parametrize("ending", ["", "client.close()", "consumer.receive(1)"])
 def test_nothing_hangs_at_the_interpreters_end(broker: Broker, topic: NewTopic, ending: str) -> None:
     program = f"""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pulsar_native.config import Router
 from pulsar_native.enums import HashingScheme
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, WrongPartition
 from pulsar_native.message import OutgoingMessage, RoutedMessage
 from pulsar_native.wire.hashing import choose_partition
 
@@ -89,16 +89,24 @@ class CustomRouting:
         self._router = router
 
     def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
-        """Return the router's answer; one out of range raises `InvalidConfiguration` before anything is sent."""
+        """Return the router's answer.
+
+        Another one than a partition raises before anything is sent: `WrongPartition`, and `InvalidConfiguration` for
+        what is no number.
+        """
         answer = self._router(RoutedMessage(message), partitions)
         try:
             chosen = int(answer)
-        except (TypeError, ValueError, OverflowError):
-            chosen = -1
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidConfiguration(_astray(answer, partitions)) from error
         if not 0 <= chosen < partitions:
-            raise InvalidConfiguration(f"The message router answered {answer!r}; it must be 0 <= n < {partitions}")
+            raise WrongPartition(_astray(answer, partitions))
         return chosen
 
     def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:
         """Return the application router's partition for a message with this payload."""
         return self.choose(OutgoingMessage(payload), partitions, now)
+
+
+def _astray(answer: object, partitions: int) -> str:
+    return f"The message router answered {answer!r}; it must be 0 <= n < {partitions}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.schema.errors import InvalidRecord, InvalidText
 from pulsar_native.schema.info import SchemaInfo, SchemaType
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class StringSchema(Schema[str]):
         try:
             return bytes(data).decode()
         except UnicodeDecodeError as error:
-            raise InvalidRecord(f"The message is not text in UTF-8: {error.reason} at byte {error.start}") from error
+            raise InvalidText(*error.args) from error
 
 
 def definition_text(definition: Mapping[str, object]) -> bytes:

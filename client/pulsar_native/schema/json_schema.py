@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.base import Schema, mismatch
 from pulsar_native.schema.datum_check import DatumCheck, compile_check
-from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.schema.errors import InvalidJson, InvalidRecord, InvalidText
 from pulsar_native.schema.info import SchemaType
 from pulsar_native.schema.models import Model, is_model
 from pulsar_native.schema.record import Record, record_definition, record_from, record_values
@@ -102,6 +102,10 @@ class JsonSchema(Schema[T], Generic[T]):
                 pass
         try:
             values = json.loads(data if isinstance(data, bytes | str) else bytes(data))
+        except json.JSONDecodeError as error:
+            raise InvalidJson(error.msg, error.doc, error.pos) from error
+        except UnicodeDecodeError as error:
+            raise InvalidText(*error.args) from error
         except (ValueError, RecursionError) as error:
             raise InvalidRecord(f"The message is not JSON: {error}") from error
         if not isinstance(values, dict):

@@ -101,6 +101,28 @@ class Record(RecordValue, metaclass=RecordMeta):
         """Return the name of the record's class."""
         return self.__class__.__name__
 
+    def default(self) -> Any:
+        """Return the option `default`: the meaning of None where this record is a field."""
+        return self._option("default", None)
+
+    def required_default(self) -> bool:
+        """Return the option `required_default`: whether a definition has the default of this field."""
+        return bool(self._option("required_default", False))
+
+    def validate_type(self, name: str, val: object) -> Any:
+        """Return a value of this field as it is stored; raises `InvalidRecord`, a TypeError, that names the field.
+
+        A dictionary is not converted, as by the official client's method.
+        """
+        if val is None and not self._option("required", False):
+            return self._option("default", None)
+        if not isinstance(val, type(self)):
+            raise self._pulsar_field().refusal(name, val, type(self).__name__)
+        return val
+
+    def _option(self, name: str, otherwise: object) -> Any:
+        return self.__dict__.get(_OPTIONS, {}).get(name, otherwise)
+
     def _pulsar_values(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in type(self)._pulsar_fields}
 

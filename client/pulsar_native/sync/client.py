@@ -148,6 +148,8 @@ class Client(NotPicklable):
         self._core: ClientCore | None = None
         self._closed = self._is_shut_down = False
         self._listeners = ListenerThreads(config.message_listener_threads)
+        # Parts whose listeners are called although the application may have dropped them.
+        self._kept: set[object] = set()
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._log_target = None
 
@@ -351,7 +353,7 @@ class Client(NotPicklable):
         inner = core.engine.run_eager(
             core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events)
         )
-        consumer = Consumer(self, inner, decoder, self._listeners, message_listener)
+        consumer = Consumer(self, inner, decoder, self._listeners, self._kept, message_listener)
         if events is not None:
             events.bind(consumer)
         return consumer
@@ -406,7 +408,7 @@ class Client(NotPicklable):
         inner = core.engine.run_eager(
             core.subscribe(config.topics, consumer_config, decoder, wire_schema(used_schema), chain)
         )
-        return Reader(self, inner, decoder, self._listeners, reader_listener)
+        return Reader(self, inner, decoder, self._listeners, self._kept, reader_listener)
 
     @option_docs(ReaderConfig, options=TableViewOptions)
     def create_table_view(
@@ -439,7 +441,7 @@ class Client(NotPicklable):
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run(core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema)))
-        view: TableView[S] = TableView(self, inner, decoder, self._listeners, subscription_name)
+        view: TableView[S] = TableView(self, inner, decoder, self._listeners, self._kept, subscription_name)
         view._start()
         return view
 
@@ -568,6 +570,7 @@ class Client(NotPicklable):
             self._log_target()
         # Also without a core: a subscription that failed before it was created may have started them.
         self._listeners.stop()
+        self._kept.clear()
         if self._finalizer is not None and self._finalizer.detach() is not None:
             thread = release_thread_engine(self._generation)
             if thread is not None and thread is not threading.current_thread():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,7 +18,7 @@ from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
-from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.consumer.listener import Drain, ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
@@ -56,7 +57,12 @@ class Receiving(Closeable, Generic[T_co]):
     """Common base of consumers and readers: waiting for messages in the calling thread, and listeners."""
 
     def __init__(
-        self, client: object, inner: MultiTopicsConsumer, decoder: VersionedDecoder, threads: ListenerThreads
+        self,
+        client: object,
+        inner: MultiTopicsConsumer,
+        decoder: VersionedDecoder,
+        threads: ListenerThreads,
+        kept: set[object],
     ) -> None:
         super().__init__(client, inner.client.engine)
         self._threads = threads
@@ -73,6 +79,8 @@ class Receiving(Closeable, Generic[T_co]):
         if inner.chain is not None:
             inner.chain.bind(self)
         self._has_listener = False
+        self._listener: Callable[[Message[T_co]], Any] = _ignore
+        self._kept = kept
         self._listening = True
         # Held while the listener is called, so that a strict pause can wait for the running call.
         self._draining = threading.RLock()
@@ -149,17 +157,19 @@ class Receiving(Closeable, Generic[T_co]):
         self._has_listener = True
         # Prefetched messages belong to the listener: receive() raises.
         self._prefetched = MessageQueue()
-        threads = self._threads
-        submit = threads.assign()
-        scheduled = threading.Event()
+        self._listener = listener
+        # The client keeps what listens, so that an application need not; the engine does not, so that both can go.
+        self._kept.add(self)
         inner = self._inner
+        inner.on_ready = wake = _wake_of(weakref.ref(self), self._threads.assign())
+        # With receiver_queue_size=0, the first attempt requests the first message.
+        if inner.may_have_more() or inner.asks_for_each:
+            wake()
 
-        def drain() -> None:
-            scheduled.clear()
-            with self._draining:
-                give_all()
-
-        def give_all() -> None:
+    def _drain(self) -> None:
+        """Call the listener for what is queued. In the listener's thread."""
+        inner, threads, listener = self._inner, self._threads, self._listener
+        with self._draining:
             while self._listening and threads.is_open:
                 message: Message[T_co] | None
                 try:
@@ -178,16 +188,6 @@ class Receiving(Closeable, Generic[T_co]):
                         name, message.topic_name(), message.message_id(),
                     )  # fmt: skip
 
-        def wake() -> None:
-            if not scheduled.is_set():
-                scheduled.set()
-                submit(drain)
-
-        inner.on_ready = wake
-        # With receiver_queue_size=0, the first attempt requests the first message.
-        if inner.may_have_more() or inner.asks_for_each:
-            wake()
-
     def _stop_listening(self, limit: float | None) -> None:
         """Stop calling the listener and wait up to `limit` seconds for its running call.
 
@@ -195,6 +195,7 @@ class Receiving(Closeable, Generic[T_co]):
         acquired, which that thread holds during a call. After 2 no call runs and none begins.
         """
         self._listening = False
+        self._kept.discard(self)
         if self._has_listener and not self._engine.on_loop():
             seconds = self._inner.client.config.operation_timeout_seconds if limit is None else limit
             if self._draining.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
@@ -271,6 +272,7 @@ class Receiving(Closeable, Generic[T_co]):
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
+            self._kept.discard(self)
             return CloseReport()
         began = time.monotonic()
         self._stop_listening(limit)
@@ -279,6 +281,28 @@ class Receiving(Closeable, Generic[T_co]):
         if parts is None:
             parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, consumers=parts)
+
+
+def _ignore(_message: Message[Any]) -> None:
+    """Do nothing with a message."""
+
+
+def _wake_of(receiving: weakref.ref[Receiving[Any]], submit: Callable[[Drain], None]) -> Drain:
+    """Return the function that the engine calls when there are messages; it does not keep their consumer alive."""
+    scheduled = threading.Event()
+
+    def drain() -> None:
+        scheduled.clear()
+        found = receiving()
+        if found is not None:
+            found._drain()
+
+    def wake() -> None:
+        if not scheduled.is_set():
+            scheduled.set()
+            submit(drain)
+
+    return wake
 
 
 class Consumer(Receiving[T_co]):
@@ -293,9 +317,10 @@ class Consumer(Receiving[T_co]):
         inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
         threads: ListenerThreads,
+        kept: set[object],
         listener: MessageListener[T_co] | None,
     ) -> None:
-        super().__init__(client, inner, decoder, threads)
+        super().__init__(client, inner, decoder, threads, kept)
         config = inner.config
         self._wants_receipts = config.ack_receipt_enabled
         # Longer than the request's own time-out, so that the request's error is raised.
@@ -587,9 +612,10 @@ class Reader(Receiving[T_co]):
         inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
         threads: ListenerThreads,
+        kept: set[object],
         listener: Callable[[Reader[T_co], Message[T_co]], Any] | None,
     ) -> None:
-        super().__init__(client, inner, decoder, threads)
+        super().__init__(client, inner, decoder, threads, kept)
         if listener is not None:
             self._listen(lambda message: listener(self, message))
 

@@ -34,12 +34,13 @@ class TableView(Closeable, TableMapping[T_co]):
         inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
         threads: ListenerThreads,
+        kept: set[object],
         subscription: str | None,
     ) -> None:
         self._subscription = subscription
         super().__init__(client, inner.client.engine)
         self._inner = inner
-        self._receiving = Receiving(client, inner, decoder, threads)
+        self._receiving = Receiving(client, inner, decoder, threads, kept)
         self._table = Table(decoder.info.type)
 
     def _start(self) -> None:

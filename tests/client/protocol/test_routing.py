@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_native._validation import is_argument_error
 from pulsar_native.enums import HashingScheme
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException, UnknownError
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
 
@@ -132,6 +133,14 @@ def test_custom_router_out_of_range_raises(answer: object) -> None:
     with pytest.raises(InvalidConfiguration, match="0 <= n < 4") as caught:
         CustomRouting(lambda _message, _partitions: answer).choose(message(), 4, 0.0)  # type: ignore[arg-type, return-value]
     assert repr(answer) in str(caught.value)
+
+
+@pytest.mark.parametrize(("answer", "kind"), [(4, UnknownError), (-1, UnknownError), (None, TypeError)])
+def test_custom_router_raises_what_the_official_client_does(answer: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught:
+        CustomRouting(lambda _message, _partitions: answer).choose(message(), 4, 0.0)  # type: ignore[arg-type, return-value]
+    assert isinstance(caught.value, PulsarException) and not caught.value.retryable
+    assert is_argument_error(caught.value) is (answer is None)
 
 
 def test_custom_router_exception_propagates() -> None:

@@ -1,7 +1,8 @@
-"""The error of values that do not fit a schema."""
+"""The errors of values and payloads that do not fit a schema."""
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pytest
@@ -35,3 +36,22 @@ def test_invalid_record_is_not_retried_and_travels() -> None:
     assert not error.retryable
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is InvalidRecord and str(again) == str(error)
+
+
+def test_invalid_text_is_what_python_raises() -> None:
+    for decode in (StringSchema().decode, JsonSchema(Row).decode):
+        with pytest.raises(UnicodeDecodeError, match="not text in UTF-8: invalid start byte at byte 2") as caught:
+            decode(b"ok\xff")
+        assert isinstance(caught.value, InvalidRecord)
+        assert (caught.value.object, caught.value.start, caught.value.encoding) == (b"ok\xff", 2, "utf-8")
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (type(again), str(again), again.start) == (type(caught.value), str(caught.value), 2)
+
+
+def test_invalid_json_is_what_python_raises() -> None:
+    with pytest.raises(json.JSONDecodeError, match="The message is not JSON: Expecting value: line 1") as caught:
+        JsonSchema(Row).decode(b" nothing")
+    assert isinstance(caught.value, InvalidRecord)
+    assert (caught.value.doc, caught.value.pos, caught.value.lineno) == (" nothing", 1, 1)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.pos) == (type(caught.value), str(caught.value), 1)

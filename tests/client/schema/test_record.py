@@ -237,6 +237,16 @@ def test_names_of_the_constructor_can_be_fields() -> None:
     assert ours.JsonSchema(record).decode(encoded) == value
 
 
+def test_records_have_the_methods_of_fields() -> None:
+    plain, full = Engine(), Engine(default=Engine(thrust=2.0), required=True, required_default=True)
+    assert (plain.default(), plain.required_default(), plain.validate_type("f", None)) == (None, False, None)
+    assert full.default() == Engine(thrust=2.0) and full.required_default() is True
+    assert full.validate_type("f", plain) is plain
+    for record, value in ((full, None), (plain, 5), (plain, {"thrust": 1.0})):
+        with pytest.raises(InvalidRecord, match="'f' must be Engine"):
+            record.validate_type("f", value)
+
+
 def test_records_compare_show_copy_and_pickle() -> None:
     plane = Plane(tail="N1", engine=Engine(maker="x"))
     assert plane == Plane(tail="N1", engine=Engine(maker="x"))

@@ -113,3 +113,10 @@ def test_boost_hash_gives_the_official_partitions(key: str, partition: int) -> N
 def test_boost_hash_of_long_keys_is_positive() -> None:
     assert len({boost_hash(b"x" * size) for size in range(40)}) == 40
     assert all(0 <= boost_hash(b"\xff" * size) < 1 << 31 for size in range(40))
+
+
+def test_boost_hash_of_every_length_is_the_official_one() -> None:
+    # Measured as above: keys that fill the hash's blocks, and those one byte shorter or longer.
+    measured = {7: 6, 8: 6, 9: 0, 15: 1, 16: 3, 17: 6, 24: 4, 31: 0, 32: 1, 33: 3, 64: 0, 128: 2}
+    found = {length: choose_partition("x" * length, HashingScheme.BoostHash, 7) for length in measured}
+    assert found == measured

@@ -383,3 +383,35 @@ def router(pulsar: ModuleType, env: Env) -> Observed:
         return {"partition": place.partition(), "seen": seen}
 
     return _run(pulsar, env, main)
+
+
+@program(seconds=60)
+def reader_positions(pulsar: ModuleType, env: Env) -> Observed:
+    async def rest(reader: Any) -> list[Any]:
+        contents = []
+        while await reader.has_message_available():
+            contents.append(text((await reader.read_next()).data()))
+        return contents
+
+    async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
+        topic, found = env.topic(), dict[str, Any]()
+        producer = await client.create_producer(topic, batching_enabled=False)
+        places = [await producer.send(b"%d" % number) for number in range(4)]
+        starts = {"earliest": pulsar.MessageId.earliest, "latest": pulsar.MessageId.latest, "id": places[1]}
+        for label, start in starts.items():
+            for inclusive in (False, True):
+                reader = await client.create_reader(topic, start, start_message_id_inclusive=inclusive)
+                found[f"{label} {inclusive}"] = await rest(reader)
+                await reader.seek(places[2])
+                found[f"{label} {inclusive} sought"] = await rest(reader)
+                await reader.close()
+        latest = await client.create_reader(topic, pulsar.MessageId.earliest)
+        found["latest"] = await _error(env, lambda: latest.seek(pulsar.MessageId.latest))
+        await latest.close()
+        for name, call in {
+            "read": latest.read_next, "more": latest.has_message_available, "seek": lambda: latest.seek(places[0]),
+        }.items():  # fmt: skip
+            found[f"closed {name}"] = await _error(env, call)
+        return found
+
+    return _run(pulsar, env, main)

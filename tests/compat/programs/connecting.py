@@ -174,6 +174,22 @@ def trusted_certificates_missing(pulsar: ModuleType, env: Env) -> Observed:
     return {"error": env.error(lambda: client.create_producer(env.topic()))}
 
 
+@program(cases={"authority": ("authority",), "certificate": ("certificate",)})
+def certificate_files_of_something_else(pulsar: ModuleType, env: Env, kind: str) -> Observed:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"no certificate")
+        file.flush()
+        options: dict[str, Any] = {"tls_trust_certs_file_path": file.name}
+        if kind == "certificate":
+            options = {
+                "authentication": pulsar.AuthenticationTLS(file.name, file.name), "tls_allow_insecure_connection": True,
+            }  # fmt: skip
+        client = env.client(
+            env.service_url.replace("pulsar://", "pulsar+ssl://"), operation_timeout_seconds=4, **options
+        )
+        return {"error": env.error(lambda: client.create_producer(env.topic()))}
+
+
 @program()
 def tls_to_a_plain_port(pulsar: ModuleType, env: Env) -> Observed:
     client = env.client(env.service_url.replace("pulsar://", "pulsar+ssl://"), operation_timeout_seconds=4)
@@ -463,3 +479,38 @@ def encryption(pulsar: ModuleType, env: Env) -> Observed:
             "text": str(context).split(", keys")[0],
             "key text": str(context.keys()[0]),
         }  # fmt: skip
+
+
+@program(cases={
+    "no issuer": ('{"private_key": "/x"}',), "array": ("[1]",), "no text": ("",),
+    "bad key": ('{"issuer_url": "http://127.0.0.1:1", "private_key": "data:application/json;base64,xx"}',),
+    "no server": ('{"issuer_url": "http://127.0.0.1:1", "client_id": "a", "client_secret": "b"}',),
+})  # fmt: skip
+def oauth2_at_first_use(pulsar: ModuleType, env: Env, parameters: str) -> Observed:
+    client = env.client(authentication=pulsar.AuthenticationOauth2(parameters), operation_timeout_seconds=3)
+    return {"error": env.error(lambda: client.create_producer(env.topic()))}
+
+
+@program()
+def plug_in_names(pulsar: ModuleType, env: Env) -> Observed:
+    java = "org.apache.pulsar.client.impl.auth."
+    made = {
+        "token": "token:abc", "TOKEN": "token:abc", java + "AuthenticationToken": "token:abc",
+        "basic": '{"username": "u", "password": "p"}',
+        java + "AuthenticationBasic": '{"username": "u", "password": "p"}',
+        "oauth2": "{}", java + "oauth2.AuthenticationOAuth2": "{}", "unknown": "x", "/nowhere/plugin.so": "x",
+    }  # fmt: skip
+    return {name: env.error(lambda: pulsar.Authentication(name, made[name])) for name in made}  # noqa: B023
+
+
+@program(cases={
+    "token": ("token", "token:abc"),
+    "java token": ("org.apache.pulsar.client.impl.auth.AuthenticationToken", "token:abc"),
+    "basic": ("basic", '{"username": "u", "password": "p"}'),
+})  # fmt: skip
+def plug_ins_over_http(pulsar: ModuleType, env: Env, name: str, parameters: str) -> Observed:
+    with _lookups() as (url, seen):
+        client = pulsar.Client(url, authentication=pulsar.Authentication(name, parameters), operation_timeout_seconds=4)
+        env.error(lambda: client.create_producer("t"))
+        client.close()
+    return {"header": seen[0].get("Authorization") if seen else "nothing asked"}

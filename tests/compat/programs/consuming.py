@@ -427,11 +427,56 @@ def close_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
 
     def hear(consumer: Any, message: Any) -> None:
         consumer.acknowledge(message)
-        calls(consumer, message)
+        calls(env.error(consumer.close))
 
     client.subscribe(topic, "sub", message_listener=hear)
     client.create_producer(topic).send(b"x")
-    return {"called": calls.wait(1)}
+    return {
+        "called": calls.wait(1),
+        "error": calls.seen[0][0],
+        "again": env.error(lambda: client.subscribe(topic, "sub")),
+    }
+
+
+@program()
+def close_of_the_subscribed_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    calls, made = Calls(), list[Any]()
+
+    def hear(consumer: Any, message: Any) -> None:
+        consumer.acknowledge(message)
+        calls(env.error(made[0].close))
+
+    made.append(client.subscribe(topic, "sub", message_listener=hear))
+    client.create_producer(topic).send(b"x")
+    return {
+        "called": calls.wait(1),
+        "error": calls.seen[0][0],
+        "again": env.error(lambda: client.subscribe(topic, "sub")),
+    }
+
+
+@program()
+def listener_at_client_close(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, calls = env.client(), env.topic(), Calls()
+
+    def hear(consumer: Any, message: Any) -> None:
+        time.sleep(0.002)
+        calls(env.error(lambda: consumer.acknowledge(message)))
+
+    client.subscribe(topic, "sub", message_listener=hear)
+    producer = client.create_producer(topic, batching_enabled=True)
+    for _ in range(300):
+        producer.send_async(b"x", lambda result, place: None)
+    producer.flush()
+    calls.wait(10)
+    client.close()
+    after = len(calls.seen)
+    time.sleep(0.5)
+    return {
+        "none after": len(calls.seen) - after <= 1,
+        "failed": sum(error is not None for (error,) in calls.seen) <= 1,
+    }
 
 
 @program()
@@ -623,3 +668,114 @@ def message_outlives_the_client(pulsar: ModuleType, env: Env) -> Observed:
     message = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest).receive(10_000)
     client.close()
     return {"data": text(message.data()), "entry": message.message_id().entry_id()}
+
+
+@program()
+def stored_ids_of_partitions(pulsar: ModuleType, env: Env) -> Observed:
+    """An id that was stored has no topic; given to a consumer of one topic with partitions."""
+    client, topic = env.client(), env.topic(partitions=2)
+    consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic)
+    for number in range(4):
+        producer.send(b"%d" % number)
+    messages = env.drain(consumer, 4)
+    load = pulsar.MessageId.deserialize
+    stored = [each.message_id().serialize() for each in messages]
+    last = messages[3].message_id()
+    made = pulsar.MessageId(last.partition(), last.ledger_id(), last.entry_id(), last.batch_index())
+    return {
+        "stored": env.error(lambda: consumer.acknowledge(load(stored[0]))),
+        "partition": env.error(lambda: consumer.acknowledge(load(stored[0], topic=messages[0].topic_name()))),
+        "made": env.error(lambda: consumer.acknowledge(made)),
+        "negative": env.error(lambda: consumer.negative_acknowledge(load(stored[2]))),
+        "last": env.error(consumer.get_last_message_id),
+    }
+
+
+@program()
+def stored_ids_of_a_pattern(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    client.create_producer(topic).send(b"x")
+    consumer = client.subscribe(
+        re.compile(topic + ".*"), "sub", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )  # fmt: skip
+    message = consumer.receive(10_000)
+    stored = pulsar.MessageId.deserialize(message.message_id().serialize())
+    return {
+        "acknowledge": env.error(lambda: consumer.acknowledge(stored)),
+        "negative": env.error(lambda: consumer.negative_acknowledge(stored)),
+        "again": env.more(consumer, 1000),
+        "negative message": env.error(lambda: consumer.negative_acknowledge(message)),
+        "again after that": env.more(consumer, 1000),
+        "seek": env.error(lambda: consumer.seek(stored)),
+        "unsubscribe": env.error(consumer.unsubscribe),
+    }
+
+
+@program(cases={kind: (kind,) for kind in ("Shared", "Failover", "KeyShared")})
+def seek_of_every_type(pulsar: ModuleType, env: Env, kind: str) -> Observed:
+    client, topic, ids = _filled(env)
+    found = {}
+    for inclusive in (False, True):
+        consumer = client.subscribe(
+            topic, f"sub-{inclusive}", getattr(pulsar.ConsumerType, kind), start_message_id_inclusive=inclusive
+        )
+        consumer.seek(ids[2])
+        found[f"id {inclusive}"] = env.more(consumer)
+        consumer.seek(pulsar.MessageId.latest)
+        found[f"latest {inclusive}"] = env.more(consumer)
+        consumer.close()
+    return found
+
+
+@program()
+def partitions_of_one_consumer(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic(partitions=3)
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    for number in range(6):
+        producer.send(b"%d" % number)
+    messages = env.drain(consumer, 6)
+    return {
+        "topic": env.short(consumer.topic()),
+        "names": sorted({env.short(each.topic_name()) for each in messages}),
+        "cumulative": env.error(lambda: consumer.acknowledge_cumulative(messages[5])),
+        "connected": consumer.is_connected(),
+        "redeliver": env.error(consumer.redeliver_unacknowledged_messages),
+        "unsubscribe": env.error(consumer.unsubscribe),
+        "after": env.error(lambda: consumer.receive(100)),
+        "close": env.error(consumer.close),
+    }
+
+
+@program()
+def unsubscribed(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub")
+    client.create_producer(topic).send(b"x")
+    message = consumer.receive(5000)
+    consumer.unsubscribe()
+    return {
+        "acknowledge": env.error(lambda: consumer.acknowledge(message)),
+        "negative": env.error(lambda: consumer.negative_acknowledge(message)),
+        "redeliver": env.error(consumer.redeliver_unacknowledged_messages),
+        "seek": env.error(lambda: consumer.seek(0)),
+        "connected": consumer.is_connected(),
+        "names": [env.short(consumer.topic()), consumer.subscription_name()],
+    }
+
+
+@program()
+def properties_are_copied(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub")
+    client.create_producer(topic).send(b"x", properties={"a": "1"})
+    message = consumer.receive(5000)
+    message.properties()["new"] = "x"
+    wrapped = [pulsar.MessageId.wrap(message.message_id()) for _ in range(2)]
+    return {
+        "properties": message.properties(),
+        "equal": [wrapped[0] == wrapped[1], wrapped[0] <= wrapped[1], message == consumer],
+        "keyword": str(pulsar.MessageId.wrap(msg_id=message.message_id())) == str(wrapped[0]),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from compat.program import Env, Observed, program
 from compat.programs.names import NAMES
@@ -78,3 +79,41 @@ def interrupted_is(pulsar: ModuleType, env: Env) -> Observed:
         "exception": issubclass(pulsar.Interrupted, Exception),
         "keyboard": issubclass(pulsar.Interrupted, KeyboardInterrupt),
     }
+
+
+@program()
+def texts(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    producer, consumer = client.create_producer(topic), client.subscribe(topic, "sub")
+    calls: dict[str, Any] = {
+        "receive": lambda: consumer.receive(20),
+        "busy": lambda: client.subscribe(topic, "sub"),
+        "type": lambda: producer.send("x"),
+        "topic": lambda: client.create_producer(topic, schema=5),
+    }
+    found = {}
+    for label, call in calls.items():
+        try:
+            call()
+        except Exception as error:
+            found[label] = env.short(str(error))
+    return found
+
+
+@program()
+def asyncio_texts(pulsar: ModuleType, env: Env) -> Observed:
+    module = env.module("asyncio")
+
+    async def main() -> Observed:
+        client = module.Client(env.service_url)
+        producer = await client.create_producer(env.topic())
+        await producer.close()
+        try:
+            await producer.send(b"x")
+        except module.PulsarException as error:
+            return {"closed": env.short(str(error))}
+        finally:
+            await client.close()
+        return {}
+
+    return env.run(main())

@@ -156,3 +156,43 @@ def functions_classes(pulsar: ModuleType, env: Env) -> Observed:
         "subclasses": [issubclass(each, pulsar.SerDe) for each in (pulsar.IdentitySerDe, pulsar.PickleSerDe)],
         "context": sorted(each for each in dir(pulsar.Context) if not each.startswith("_")),
     }
+
+
+# Methods and properties of classes that take part in no signature above.
+METHODS = {
+    "Message": (
+        "data value properties partition_key ordering_key publish_timestamp event_timestamp message_id topic_name "
+        "redelivery_count schema_version producer_name has_null_value encryption_context"
+    ),
+    "MessageId": "ledger_id entry_id batch_index partition serialize deserialize wrap earliest latest",
+    "MessageBatch": "with_message_id parse_from",
+    "EncryptionContext": (
+        "keys param algorithm compression_type uncompressed_message_size batch_size is_decryption_failed"
+    ),
+    "schema.Record": "schema schema_info type python_type validate_type default required_default",
+    "schema.Field": "type python_type validate_type schema schema_info default required_default",
+    "schema.Schema": "encode decode schema_info attach_client",
+    "SerDe": "serialize deserialize",
+    "Function": "process",
+}
+
+
+@program(cases={path: (path,) for path in METHODS})
+def methods(pulsar: ModuleType, env: Env, path: str) -> Observed:
+    owner, _, name = path.rpartition(".")
+    kind = getattr(env.module(owner) if owner else pulsar, name)
+    wanted = METHODS[path].split()
+    official = kind.__module__.split(".")[0] in ("pulsar", "_pulsar")
+    public = {each for each in dir(kind) if not each.startswith("_")}
+    return {each: hasattr(kind, each) for each in wanted} | {"unlisted": sorted(public - {*wanted}) if official else []}
+
+
+@program()
+def everything_is_imported_by_star(pulsar: ModuleType, env: Env) -> Observed:
+    found = {}
+    for module in ("", ".schema", ".exceptions"):
+        names: dict[str, Any] = {}
+        exec(f"from {pulsar.__name__}{module} import *", names)
+        wanted = [each for each in NAMES[module.lstrip(".")].split() if not each.startswith("_")]
+        found[module] = [each for each in wanted if each not in names]
+    return found

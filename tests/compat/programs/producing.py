@@ -567,3 +567,79 @@ def sequence_ids_going_back(pulsar: ModuleType, env: Env) -> Observed:
     for sequence in (5, 6, 5):
         producer.send(b"x", sequence_id=sequence)
     return {"sequence": producer.last_sequence_id()}
+
+
+@program()
+def routing_with_boost_hash(pulsar: ModuleType, env: Env) -> Observed:
+    """The one option by which a program keeps the official client's partitions."""
+    options = {"hashing_scheme": pulsar.HashingScheme.BoostHash} if hasattr(pulsar, "HashingScheme") else {}
+    producer = env.client().create_producer(env.topic(partitions=7), **options)
+    # All lengths up to two blocks of the hash, and its longer ways.
+    lengths = (*range(1, 34), 63, 64, 65, 96, 127, 128, 129, 300)
+    keys = [*(f"key-{number}" for number in range(40)), "ü", "日本", " ", *("xyz" * length for length in lengths)]
+    keys += ["x" * length for length in lengths]
+    return {
+        "partitions": [producer.send(b"x", partition_key=key).partition() for key in keys],
+        "ordering": [producer.send(b"x", partition_key="a", ordering_key=key).partition() for key in "bcd"],
+    }
+
+
+@program()
+def router_message_has_every_method(pulsar: ModuleType, env: Env) -> Observed:
+    seen: dict[str, Any] = {}
+
+    def route(message: Any, partitions: int) -> int:
+        for name in (
+            "data", "value", "properties", "partition_key", "ordering_key", "publish_timestamp", "event_timestamp",
+            "topic_name", "redelivery_count", "schema_version", "producer_name", "has_null_value", "encryption_context",
+        ):  # fmt: skip
+            seen[name] = env.error(getattr(message, name)) or str(getattr(message, name)())
+        return 1
+
+    producer = env.client().create_producer(
+        env.topic(partitions=2), message_router=route, schema=pulsar.schema.StringSchema()
+    )
+    producer.send("x", partition_key="k", properties={"a": "b"}, event_timestamp=5, sequence_id=9)
+    return seen
+
+
+@program()
+def router_out_of_range(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic(partitions=2)
+
+    def sent(answer: int) -> Observed:
+        calls = Calls()
+        producer = client.create_producer(topic, message_router=lambda message, partitions: answer)
+        return {
+            "send": env.error(lambda: producer.send(b"x")),
+            "async": env.error(lambda: producer.send_async(b"x", calls)),
+            "key": env.error(lambda: producer.send_async(b"x", calls, partition_key="k")),
+            "called": calls.wait(2, 3),
+            "results": _results(calls),
+        }
+
+    return {str(answer): sent(answer) for answer in (2, -1)}
+
+
+@program()
+def router_that_fails(pulsar: ModuleType, env: Env) -> Observed:
+    def fail(message: Any, partitions: int) -> int:
+        raise KeyError("of the application")
+
+    client, topic = env.client(), env.topic(partitions=2)
+    none = client.create_producer(topic, message_router=lambda message, partitions: None)
+    failing = client.create_producer(topic, message_router=fail)
+    return {"none": env.error(lambda: none.send(b"x")), "fails": env.error(lambda: failing.send(b"x"))}
+
+
+@program()
+def callback_that_raises(pulsar: ModuleType, env: Env) -> Observed:
+    producer, calls = env.client().create_producer(env.topic()), Calls()
+
+    def fail(result: Any, place: Any) -> None:
+        calls(result, place)
+        raise KeyError("of the application")
+
+    for _ in range(3):
+        producer.send_async(b"x", fail)
+    return {"called": calls.wait(3), "then": producer.send(b"y").entry_id(), "flush": env.error(producer.flush)}

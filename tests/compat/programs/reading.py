@@ -299,3 +299,76 @@ def table_view_schema(pulsar: ModuleType, env: Env) -> Observed:
         "x": view.get("p").x,
         "other schema": env.error(lambda: env.client().create_table_view(topic, schema=schema.StringSchema())),
     }
+
+
+@program()
+def table_view_wrong_arguments(pulsar: ModuleType, env: Env) -> Observed:
+    view, producer, _ = _table(pulsar, env)
+    producer.send(b"1", partition_key="a")
+    env.until(lambda: view.get("a"))
+
+    def fail(key: str, value: Any) -> None:
+        raise KeyError("of the application")
+
+    wrong: list[Any] = [5, None, b"a", ["a"]]
+    return {
+        "keys": [env.error(lambda: view.get(key)) for key in wrong],  # noqa: B023
+        "callbacks": [env.error(lambda: view.for_each(5)), env.error(lambda: view.for_each_and_listen("x"))],
+        "failing": [env.error(lambda: view.for_each(fail)), env.error(lambda: view.for_each_and_listen(fail))],
+    }
+
+
+@program()
+def table_view_after_close(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    client.create_producer(topic).send(b"1", partition_key="a")
+    closed, left = client.create_table_view(topic), client.create_table_view(topic)
+    env.until(lambda: closed.get("a") and left.get("a"))
+    closed.close()
+    seen: list[Any] = []
+    found = {
+        "for_each": env.error(lambda: closed.for_each(lambda key, value: seen.append(key))),
+        "listen": env.error(lambda: closed.for_each_and_listen(lambda key, value: seen.append(key))),
+        "str": env.short(str(closed)),
+    }
+    client.close()
+    return found | {"left": [text(left.get("a")), len(left), env.error(left.close)], "seen": seen}
+
+
+@program()
+def seek_over_partitions(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic(partitions=2)
+    producer = client.create_producer(topic)
+    ids = [producer.send(b"%d" % number) for number in range(4)]
+    found: Observed = {}
+    for inclusive in (False, True):
+        reader = client.create_reader(topic, pulsar.MessageId.earliest, start_message_id_inclusive=inclusive)
+        found[f"start {inclusive}"] = sorted(str(each) for each in _rest(env, reader))
+        for label, position in {
+            "earliest": pulsar.MessageId.earliest,
+            "latest": pulsar.MessageId.latest,
+            "time": 0,
+        }.items():
+            reader.seek(position)
+            found[f"{label} {inclusive}"] = sorted(str(each) for each in _rest(env, reader))
+        found[f"id {inclusive}"] = env.error(lambda: reader.seek(ids[0]))  # noqa: B023
+        last = client.create_reader(topic, pulsar.MessageId.latest, start_message_id_inclusive=inclusive)
+        found[f"last {inclusive}"] = sorted(str(each) for each in _rest(env, last))
+    return found
+
+
+@program()
+def listener_arguments(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 3)
+    calls = Calls()
+
+    def hear(reader: Any, message: Any) -> None:
+        calls(text(message.data()), text(message.value()), env.short(message.topic_name()), env.error(reader.topic))
+
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, reader_listener=hear)
+    return {
+        "called": calls.wait(3),
+        "seen": calls.seen,
+        "available": env.error(reader.has_message_available),
+        "close": env.error(reader.close),
+    }

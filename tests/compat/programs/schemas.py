@@ -466,3 +466,76 @@ def protobuf_native(pulsar: ModuleType, env: Env) -> Observed:
         "wrong value": env.error(lambda: producer.send("x")),
         "info": [made.schema_info().name(), str(made.schema_info().schema_type()), definition["rootMessageTypeName"]],
     }
+
+
+@program()
+def record_as_a_field(pulsar: ModuleType, env: Env) -> Observed:
+    inner, _ = _classes(pulsar.schema)
+    plain, full = inner(), inner(default=inner(a=5), required=True, required_default=True)
+    return {
+        "default": [plain.default(), full.default().a],
+        "required default": [plain.required_default(), full.required_default()],
+        "none": [plain.validate_type("f", None), _naming(env, "f", lambda: full.validate_type("f", None))],
+        "wrong": [
+            _naming(env, "f", lambda: plain.validate_type("f", 5)),
+            _naming(env, "f", lambda: plain.validate_type("f", {"a": 1})),
+        ],
+        "right": plain.validate_type("f", inner(a=7)).a,
+        "hash": env.error(lambda: hash(plain)),
+        "ranges": env.error(lambda: pulsar.schema.AvroSchema(inner).encode(inner(a=2**40))),
+        "bool": inner(a=True).a,
+    }
+
+
+@program()
+def parent_fields(pulsar: ModuleType, env: Env) -> Observed:
+    """The fields are those of the class itself."""
+    schema = pulsar.schema
+
+    class Parent(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+
+    class Child(Parent):
+        b = schema.String()
+
+    return {"schema": Child.schema(), "made": Child(a=1, b="x").b}
+
+
+@program()
+def payloads_that_do_not_fit(pulsar: ModuleType, env: Env) -> Observed:
+    """Errors of `value()` when a topic has messages of producers without the schema."""
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    client, found = env.client(), {}
+    for label, made in {"string": schema.StringSchema(), "json": schema.JsonSchema(inner)}.items():
+        topic = env.topic(label)
+        consumer = client.subscribe(topic, "sub", schema=made)
+        producer = client.create_producer(topic)
+        for content in (b"\xff\xfe", b"no json", b"[1]", b'{"a": "x"}'):
+            producer.send(content)
+        found[label] = [env.error(each.value) for each in env.drain(consumer, 4)]
+    return found
+
+
+@program()
+def json_errors_of_python(pulsar: ModuleType, env: Env) -> Observed:
+    inner, _ = _classes(pulsar.schema)
+    try:
+        pulsar.schema.JsonSchema(inner).decode(b"no json")
+    except json.JSONDecodeError as error:
+        return {"position": [error.pos, error.lineno, error.doc]}
+    return {}
+
+
+@program()
+def json_bytes(pulsar: ModuleType, env: Env) -> Observed:
+    inner, _ = _classes(pulsar.schema)
+    return {"bytes": text(pulsar.schema.JsonSchema(inner).encode(inner(a=1, b="ü")))}
+
+
+@program()
+def definition_text(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    made = (schema.BytesSchema(), schema.StringSchema(), schema.JsonSchema(inner), schema.AvroSchema(inner))
+    return {type(each).__name__: each.schema_info().schema() for each in made}

@@ -13,6 +13,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, M
 from typing import Any, TypeVar, overload
 
 from pulsar_native._type_vars import T_co
+from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaType
@@ -120,15 +121,19 @@ class TableMapping(Mapping[str, T_co]):
         return found
 
     @overload
-    def get(self, key: str) -> T_co | None: ...
+    def get(self, key: str | bytes) -> T_co | None: ...
     @overload
-    def get(self, key: str, default: D) -> T_co | D: ...
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the newest value of a key. Does not block.
+    def get(self, key: str | bytes, default: D) -> T_co | D: ...
+    def get(self, key: str | bytes, default: Any = None) -> Any:
+        """Return the newest value of a key. Does not block; raises `InvalidConfiguration` for a key that is no text.
 
-        :param key: the key.
+        :param key: the key; bytes stand for their text in UTF-8, as in the official client.
         :param default: result for a key that is not in the table. Default None.
         """
+        if isinstance(key, bytes):
+            key = key.decode("utf-8", "surrogateescape")
+        elif not isinstance(key, str):
+            raise InvalidConfiguration(f"The key of a table view must be a str, not {type(key).__name__}")
         return self._table.values.get(key, default)
 
     def __iter__(self) -> Iterator[str]:

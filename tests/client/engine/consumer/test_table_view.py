@@ -152,3 +152,7 @@ def test_table_mapping() -> None:
     assert seen == ["a", "b", "c"] and len(view) == 5 and view["aa"] == "y" and "c" not in view
     assert view == view.snapshot() and set(view.keys()) == set(view) and "y" in view.values()
     assert view.get("none") is None and view.get("none", 1) == 1
+    assert view.get(b"a") == view["a"]
+    for key in (5, None, ["a"]):
+        with pytest.raises(TypeError, match="must be a str"):
+            view.get(key)  # type: ignore[call-overload]
