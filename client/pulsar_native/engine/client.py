@@ -14,12 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.dead_letter import with_retry_topic
+from pulsar_native.engine.consumer.first_subscribe import FirstSubscribe
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher, TopicsChanged
 from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
@@ -321,14 +323,14 @@ class ClientCore:
             raise InvalidConfiguration(
                 "enable_retry needs topics that are named: a pattern has no retry topic of its own"
             )
-        consumer, broker = await self._made_for(
-            names,
-            lambda partitions: (
-                MultiTopicsConsumer(self, config, partitions, schema, wire_schema)
-                if chain is None
-                else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
-            ),
-        )
+
+        def make(partitions: dict[TopicName, int], first: FirstSubscribe | None) -> MultiTopicsConsumer:
+            if chain is not None:
+                return InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+            return MultiTopicsConsumer(self, config, partitions, schema, wire_schema, first)
+
+        build = partial(FirstSubscribe, self, config, wire_schema=wire_schema) if chain is None else None
+        consumer, broker = await self._consumer_of(names, build, make)
         consumer.activity = activity
         if pattern is not None:
             consumer.pattern = PatternTopicsWatcher(self, consumer.subscriptions, pattern, changed)
@@ -346,6 +348,42 @@ class ClientCore:
             consumer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return consumer
+
+    async def _consumer_of(
+        self,
+        names: list[TopicName],
+        build: Callable[[TopicName], FirstSubscribe] | None,
+        make: Callable[[dict[TopicName, int], FirstSubscribe | None], MultiTopicsConsumer],
+    ) -> tuple[MultiTopicsConsumer, BrokerOfTopic | None]:
+        """Return the consumer of topics, and the broker of a single unpartitioned one if it has been found by the way.
+
+        A calling thread that reads the broker's answers itself sends the first request of such a topic, where `build`
+        makes one, and makes the consumer while the broker works on it.
+        """
+        if build is None or len(names) != 1:
+            return await self._made_for(names, lambda partitions: make(partitions, None))
+        (topic,) = names
+        built: list[FirstSubscribe] = []
+        count, broker = 0, None
+        if not topic.is_partition:
+            count, broker = await self.lookup.partitions_and_broker(
+                topic, self.deadline(), lambda: built.append(build(topic))
+            )
+        if count:
+            await self.engine.enter_loop()
+            return make({topic: count}, None), None
+        first = built[0] if built else None
+        connection = None if first is None or broker is None else self.pool.only_connection(*broker)
+        if first is None or connection is None or self.engine.on_loop():
+            return make({topic: 0}, first), broker
+        made: list[MultiTopicsConsumer] = []
+
+        def make_registered() -> None:
+            made.append(make({topic: 0}, first))
+            connection.add_consumer(first.consumer_id, made[0].subscriptions.children[0])
+
+        first.send(connection, make_registered)
+        return made[0] if made else make({topic: 0}, first), broker
 
     async def new_transaction(self, timeout_seconds: float) -> TransactionWork:
         """Begin a transaction."""

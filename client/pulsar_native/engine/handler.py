@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar
 
@@ -245,9 +245,13 @@ class Handler(ABC):
             raise NotConnected(f"{self.describe()} is not connected to a broker", topic=self.topic.full) from error
 
     async def ask(self, request_id: int, frame: bytes, connection: Connection, expected: type[_Answer]) -> _Answer:
-        """Send a request on the connection; an error contains the topic."""
+        """Send a request on the connection and return its response; an error contains the topic."""
+        return await self.answered(connection.request(request_id, frame, expected))
+
+    async def answered(self, answer: Awaitable[_Answer]) -> _Answer:
+        """Return the response to a request of this handler; an error contains the topic."""
         try:
-            return await connection.request(request_id, frame, expected)
+            return await answer
         except Timeout as error:
             error.topic = self.topic.full
             seconds = self.client.config.operation_timeout_seconds

@@ -80,11 +80,9 @@ class ConnectionPool:
             self._watch_idle()
             return connection
         key = (logical, physical, random.randrange(slots) if slots > 1 else 0)
-        task = self._connections.get(key)
-        if task is not None and _usable(task):
-            connection = task.result()
-            connection.touch()
-            return connection
+        ready = self._ready(key)
+        if ready is not None:
+            return ready
         await self._engine.enter_loop()
         task = self._connections.get(key)
         if task is None or (task.done() and not _usable(task)):
@@ -100,6 +98,19 @@ class ConnectionPool:
         except PulsarException as error:
             # Several callers may wait for one attempt, and each adds its own context to the error.
             raise copy.copy(error) from error
+
+    def only_connection(self, logical: Address, physical: Address) -> Connection | None:
+        """Return the connection that `get` returns each time, None while there is none, or where it may be another."""
+        is_one = self._config.connections_per_broker == 1 and not self._closed
+        return self._ready((logical, physical, 0)) if is_one else None
+
+    def _ready(self, key: _Key) -> Connection | None:
+        task = self._connections.get(key)
+        if task is None or not _usable(task):
+            return None
+        connection = task.result()
+        connection.touch()
+        return connection
 
     async def _dial(self, key: _Key) -> Connection:
         mine = asyncio.current_task()

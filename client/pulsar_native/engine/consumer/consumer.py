@@ -25,6 +25,7 @@ from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLetterRouter
+from pulsar_native.engine.consumer.first_subscribe import FirstSubscribe
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
 from pulsar_native.engine.consumer.undecodable import UndecodableEntries
 from pulsar_native.engine.handler import Handler, State
@@ -81,10 +82,13 @@ class PartitionConsumer(Handler):
         on_redelivery: Callable[[str, list[EntryKey]], None] | None = None,
         arriving: Arriving | None = None,
         create_topic: bool = True,
+        first: FirstSubscribe | None = None,
     ) -> None:
         super().__init__(client, topic)
         self.config = config
-        self.consumer_id = client.next_consumer_id()
+        # What has been sent, or is to be sent, at the first attachment, if it was built before.
+        self._first = first
+        self.consumer_id = client.next_consumer_id() if first is None else first.consumer_id
         self.name = name
         # An interceptor may acknowledge the message from its callback.
         self.lock: contextlib.AbstractContextManager[bool] = threading.Lock() if arriving is None else threading.RLock()
@@ -159,24 +163,6 @@ class PartitionConsumer(Handler):
             reattach=self._reattach if self._durable else None,
         )
         self._unacked = self.acks.unacked
-        # The first request, built now: the caller may be waiting for the lookup meanwhile.
-        self._prepared: tuple[int, bytes] | None = self._subscribe_request(self.position.start_message_id())
-
-    def _subscribe_request(self, start: MessageId | None) -> tuple[int, bytes]:
-        request_id = self.client.next_request_id()
-        frame = commands.subscribe(
-            self.config,
-            topic=self.topic.full,
-            consumer_id=self.consumer_id,
-            request_id=request_id,
-            consumer_name=self.name,
-            # For a chunked message, from its first chunk: without it the others cannot be assembled.
-            start=start and (start.first_chunk_message_id() or start),
-            schema=self._wire_schema,
-            epoch=self.core.epoch,
-            create_topic=self._create_topic,
-        )
-        return request_id, frame
 
     def _context_for_helpers(self) -> ConsumerContext:
         return ConsumerContext(
@@ -217,11 +203,9 @@ class PartitionConsumer(Handler):
                 # They are redelivered, or go to another consumer. A reader continues behind its last message: its
                 # chunks may be before that.
                 self.chunks.drop_incomplete()
-        prepared, self._prepared = self._prepared, None
-        request_id, frame = prepared or self._subscribe_request(start)
         connection.add_consumer(self.consumer_id, self)
         try:
-            await self.ask(request_id, frame, connection, pb.CommandSuccess)
+            await self._subscribe(start, connection)
             if start == MessageId.latest:
                 self.position.pin_latest(await self.ask_last(connection))
         except BaseException as error:
@@ -247,6 +231,27 @@ class PartitionConsumer(Handler):
         if self.core.permits.on_demand:
             # With a queue of 0 a waiting receiver requests its permit again.
             self._on_arrival(self)
+
+    async def _subscribe(self, start: MessageId | None, connection: Connection) -> None:
+        first, self._first = self._first, None
+        if first is not None and first.answer is not None and first.connection is connection:
+            answer = connection.answer(first.request_id, first.answer, pb.CommandSuccess)
+            await self.answered(answer)
+            return
+        request_id = self.client.next_request_id()
+        frame = commands.subscribe(
+            self.config,
+            topic=self.topic.full,
+            consumer_id=self.consumer_id,
+            request_id=request_id,
+            consumer_name=self.name,
+            # For a chunked message, from its first chunk: without it the others cannot be assembled.
+            start=start and (start.first_chunk_message_id() or start),
+            schema=self._wire_schema,
+            epoch=self.core.epoch,
+            create_topic=self._create_topic,
+        )
+        await self.ask(request_id, frame, connection, pb.CommandSuccess)
 
     def detached(self) -> None:
         """Forget the connection."""

@@ -25,6 +25,7 @@ from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
 from pulsar_native.engine.consumer.close import close_inline
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
+from pulsar_native.engine.consumer.first_subscribe import FirstSubscribe
 from pulsar_native.engine.consumer.topic_subscriptions import (
     SubscriptionEvents,
     SubscriptionsClient,
@@ -87,6 +88,7 @@ class MultiTopicsConsumer:
         topics: dict[TopicName, int],
         schema: VersionedDecoder,
         wire_schema: pb.Schema | None,
+        first: FirstSubscribe | None = None,
     ) -> None:
         self.client = client
         self.config = config
@@ -102,7 +104,7 @@ class MultiTopicsConsumer:
         # Listener that is notified when a partition's consumer becomes active or inactive (Failover).
         self.activity: ConsumerEvents | None = None
         self.pattern: PatternWatcher | None = None
-        self.subscriptions = TopicSubscriptions(client, config, topics, schema, wire_schema, self._events())
+        self.subscriptions = TopicSubscriptions(client, config, topics, schema, wire_schema, self._events(), first)
         # The same object all the time: the APIs keep it.
         self.fast_acks = self.subscriptions.fast_acks
         track_fork(self)

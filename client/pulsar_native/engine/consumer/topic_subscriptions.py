@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from pulsar_native._message_fields import PendingAcks
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.close import close, unsubscribe
 from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
+from pulsar_native.engine.consumer.first_subscribe import FirstSubscribe, consumer_name
 from pulsar_native.engine.consumer.seek import open_at_start
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.lookup import BrokerOfTopic
@@ -76,10 +76,11 @@ class TopicSubscriptions:
         schema: VersionedDecoder,
         wire_schema: pb.Schema | None,
         events: SubscriptionEvents,
+        first: FirstSubscribe | None = None,
     ) -> None:
         self._client = client
         # One name for all partitions, also of topics that are added later.
-        self.name = config.consumer_name or f"{random.getrandbits(20):05x}"
+        self.name = consumer_name(config) if first is None else first.name
         self.config = config
         self.topics = topics
         # Whether the topics may change, for a pattern or another reason.
@@ -106,7 +107,7 @@ class TopicSubscriptions:
                 "receiver_queue_size=0 is for one topic without partitions: of several it is not known which "
                 "to ask for the next message; use receiver_queue_size=1, or subscribe to one partition by its name"
             )
-        self.children = [self._create(name, len(names)) for name in names]
+        self.children = [self._create(name, len(names), first=first) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
         # By topic, where the APIs may add acknowledged messages without a lock: `AckGroupingTracker.fast_path`.
         self.fast_acks: dict[str, PendingAcks] = {}
@@ -263,7 +264,14 @@ class TopicSubscriptions:
 
     # --- partition consumers ----------------------------------------------------------------------------------------
 
-    def _create(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
+    def _create(
+        self,
+        name: TopicName,
+        count: int,
+        config: ConsumerConfig | None = None,
+        *,
+        first: FirstSubscribe | None = None,
+    ) -> PartitionConsumer:
         across = self.config.max_total_receiver_queue_size_across_partitions
         size = self.config.receiver_queue_size
         if count > 1:
@@ -283,6 +291,7 @@ class TopicSubscriptions:
             arriving=events.arriving,
             on_redelivery=None if events.on_redelivery is None else partial(events.on_redelivery, name),
             on_active_change=events.on_active_change if is_failover else None,
+            first=first,
         )
         if self._is_paused:
             child.pause(strict=self.is_held)
