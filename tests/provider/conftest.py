@@ -123,6 +123,7 @@ def _group_of(file: str) -> int | None:
 _LONG = (
     "operators/test_spark.py",
     "operators/test_spark_cluster.py",
+    "operators/test_spark_submit.py",
     "operators/test_spark_tables.py",
     "test_masking.py",
     "triggers/test_msg_queue_postgres.py",
