@@ -101,6 +101,8 @@ class PublishOperator(LineageMethods, BaseOperator):
     :param compression: none (default), lz4, zlib, zstd or snappy.
     :param batching: put messages together in entries (default True) of up to `batching_max_messages` (default 1000)
         and `batching_max_bytes` (bytes, default 131072).
+    :param chunking: send a message beyond the broker's maximum size (5 MB as installed) in chunks, which consumers put
+        together; every message is then an entry of its own. Default False: such a message fails the task.
     :param deduplicate: "auto" (default) stores each message once over retries and cleared runs where the broker has
         deduplication on for the topic, and where it has not logs so and publishes plainly: a retry then publishes all
         messages again, and logs which may be twice. True fails without retries where deduplication is off; without an
@@ -160,6 +162,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         batching: bool = True,
         batching_max_messages: int = 1000,
         batching_max_bytes: int = 128 * 1024,
+        chunking: bool = False,
         deduplicate: bool | Literal["auto"] = "auto",
         identity: str | None = None,
         on_changed: Literal["fail", "republish"] = "fail",
@@ -190,6 +193,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         self.batching = batching
         self.batching_max_messages = batching_max_messages
         self.batching_max_bytes = batching_max_bytes
+        self.chunking = chunking
         self.deduplicate = deduplicate
         self.identity = identity
         self.on_changed = on_changed
@@ -303,6 +307,7 @@ class PublishOperator(LineageMethods, BaseOperator):
             batching=self.batching,
             batching_max_messages=self.batching_max_messages,
             batching_max_bytes=self.batching_max_bytes,
+            chunking=self.chunking,
             deduplicate=self.deduplicate,
             republish_changed=self.on_changed == "republish",
             send_timeout_seconds=self.send_timeout_seconds,

@@ -59,6 +59,7 @@ class PublishOptions:
     batching: bool = True
     batching_max_messages: int = 1000
     batching_max_bytes: int = 128 * 1024
+    chunking: bool = False
     deduplicate: bool | str = "auto"
     republish_changed: bool = False
     send_timeout_seconds: float = 30
@@ -333,7 +334,9 @@ class _Attempt:
                     schema=self._job._codec.to_register,
                     send_timeout_millis=round(options.send_timeout_seconds * 1000),
                     compression_type=kinds[options.compression.lower()],
-                    batching_enabled=options.batching,
+                    # The client has one or the other.
+                    batching_enabled=options.batching and not options.chunking,
+                    chunking_enabled=options.chunking,
                     batching_max_messages=options.batching_max_messages,
                     batching_max_allowed_size_in_bytes=options.batching_max_bytes,
                     max_pending_messages=_PENDING,
