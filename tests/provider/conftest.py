@@ -189,6 +189,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
     home = tmp_path_factory.mktemp("airflow") / "home"
     env = {
         "EXAMPLES_FOLDER": str(home.parent / "examples"),
+        "SPARK_APPLICATIONS": str(ROOT / "tests" / "system" / "applications"),
         "SPARK_ENVIRONMENT": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # An operator that names no environment of Spark takes the first spark-submit of the path.
