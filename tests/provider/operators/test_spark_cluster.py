@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
+import py_files
 from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.hooks.spark_rest import DriverStatus, SparkRestServer
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
@@ -161,6 +164,24 @@ def test_load_killed_while_deferred_ends_the_driver(standalone: SparkRestServer,
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert standalone.status(driver_id).state == "KILLED"
+
+
+@pytest.mark.slow
+@pytest.mark.proves("A27", "S2")
+def test_load_in_cluster_mode_with_the_packages_as_a_zip(
+    standalone: SparkRestServer, filled: str, tmp_path: Path
+) -> None:
+    code = "import pathlib, sys, support.spark_cluster as c; print(c.bare_python(pathlib.Path(sys.argv[1])))"
+    made = subprocess.run(
+        [str(SPARK / "bin" / "python"), "-c", code, str(tmp_path / "bare")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    conf = {**OPTIONS["conf"], "spark.pyspark.python": made.stdout.strip()}
+    with pytest.raises(AirflowException, match=r"ended as (FAILED|ERROR)"):
+        load(filled, tmp_path / "none", conf=conf).execute(context_of(store=StateStore()))
+    zipped = py_files.build(tmp_path / "py-files" / "pulsar.zip")
+    result = load(filled, tmp_path / "out", conf=conf, py_files=str(zipped)).execute(context_of(store=StateStore()))
+    assert (result["rows"], numbers(tmp_path / "out")) == (100, list(range(100)))
 
 
 def test_load_secret_is_not_given_to_the_master(
