@@ -5,16 +5,21 @@ Holds no secret. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from pulsar_native.jobs import validation
+from pulsar_native.jobs import interval as intervals
+from pulsar_native.jobs import secrets, validation
 
 VALUE_FORMATS = ("json", "avro", "raw", "auto")
 VALUE_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 OUTPUT_FORMATS = ("parquet", "delta", "iceberg")
 WRITE_MODES = ("overwrite", "merge")
+
+# Variable of a local Spark's processes that holds the connection's secret.
+CREDENTIALS_VARIABLE = "PULSAR_CREDENTIALS"
+_REFERENCES = ("env", "file", "conf")
 
 # Fields of the connection that are options of the data source.
 _OPTIONS = {
@@ -42,6 +47,41 @@ def source_options(connection: Mapping[str, object]) -> dict[str, str]:
     if isinstance(timeout, int | float):
         found["pulsar.client.operationTimeoutMs"] = str(int(timeout * 1000))
     return found
+
+
+def referenced_key(where: str, reference: str) -> str | None:
+    """Return the key of Spark's configuration that a credentialsRef names, None for a reference of another kind.
+
+    Raises ValueError, without repeating it, for what is no reference. `where` names the parameter that has it.
+    """
+    kind, _, name = reference.partition(":")
+    if reference and not intervals.is_template(reference) and (kind not in _REFERENCES or not name):
+        refuse_literals(where, ["credentialsRef"])
+    return name if kind == "conf" else None
+
+
+def refuse_literals(where: str, names: Sequence[str]) -> NoReturn:
+    """Raise ValueError for options of the source that are secrets."""
+    validation.refuse(
+        f"{where} must not hold a secret ({', '.join(sorted(names))}): it would stand on the command line and in logs. "
+        "Put it into the connection of pulsar_conn_id, or give the place it is kept at: "
+        "credentialsRef='env:VARIABLE', 'file:NAME' or 'conf:KEY'"
+    )
+
+
+def refuse_secrets(where: str, given: object, key: str | None = None) -> None:
+    """Raise ValueError for Pulsar's secrets in a parameter of the task (`conf`, `env_vars`); no value is repeated.
+
+    `key` is the key of Spark's configuration that holds the credentials. Other secrets of Spark's are not looked for.
+    """
+    if not isinstance(given, Mapping):
+        return
+    ours = {name: value for name, value in given.items() if "pulsar" in str(name).lower() or name == key}
+    if exposed := [name for name in ours if secrets.secret_names({name: ours[name]}) or name == key]:
+        validation.refuse(
+            f"{where} must not hold Pulsar's secrets ({', '.join(map(str, exposed))}): Spark's command line "
+            "shows them. Put them into the connection of pulsar_conn_id"
+        )
 
 
 @dataclass(frozen=True, slots=True)

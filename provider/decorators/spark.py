@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
 from airflow_provider_pulsar.extras import missing
-from airflow_provider_pulsar.spark_options import source_options
+from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
 
 try:
     from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # Parameters of the function that the task fills.
 GIVEN = ("spark", "pulsar")
-_VARIABLE = "PULSAR_CREDENTIALS"
 
 
 class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
@@ -110,11 +109,11 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
                 "configuration: put it where that Spark has it, and name the place in the connection's field "
                 "spark_credentials_ref, as env:NAME or file:/path"
             )
-        os.environ[_VARIABLE] = json.dumps(credentials)
+        os.environ[CREDENTIALS_VARIABLE] = json.dumps(credentials)
         try:
-            yield f"env:{_VARIABLE}"
+            yield f"env:{CREDENTIALS_VARIABLE}"
         finally:
-            os.environ.pop(_VARIABLE, None)
+            os.environ.pop(CREDENTIALS_VARIABLE, None)
 
     def _is_local(self) -> bool:
         config = self.config_kwargs

@@ -49,6 +49,13 @@ class PulsarHook(BaseHook):
         self._settings: Settings | None = None
         self._authentication: Authentication | None = None
 
+    @classmethod
+    def of(cls, connection: Connection) -> PulsarHook:
+        """Return the hook of a connection that has been read already. Raises `AirflowException` for a wrong field."""
+        hook = cls(connection.conn_id)
+        hook._use(connection)
+        return hook
+
     # --- clients --------------------------------------------------------------------------------------------------
 
     def get_client(self) -> Client:
@@ -181,11 +188,15 @@ class PulsarHook(BaseHook):
 
     def _read(self) -> Settings:
         if self._settings is None:
-            settings = self._checked(self.get_connection(self.pulsar_conn_id))
-            for secret in self._secrets(settings):
-                mask_secret(secret)
-            self._settings = settings
+            return self._use(self.get_connection(self.pulsar_conn_id))
         return self._settings
+
+    def _use(self, connection: Connection) -> Settings:
+        settings = self._checked(connection)
+        for secret in self._secrets(settings):
+            mask_secret(secret)
+        self._settings = settings
+        return settings
 
     async def _aread(self) -> Settings:
         if self._settings is None:

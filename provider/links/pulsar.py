@@ -1,4 +1,4 @@
-"""Extra links of tasks: the page of a topic in an administration console, and the Spark UI of a load.
+"""Extra links of tasks: the page of a topic in an administration console, and the Spark UI of an application.
 
 Rules: a link is computed in the task's process when the task has ended, kept as an XCom, and read by the api-server
 from there, which needs no connection. It holds no credentials. Without a place to link to it is empty, and no error.
@@ -28,13 +28,13 @@ class PulsarTopicLink(BaseOperatorLink):
 
 
 class SparkUILink(BaseOperatorLink):
-    """Link "Spark UI": the address of the web interface that the load's driver has logged, or its tracking URL."""
+    """Link "Spark UI": the address of the web interface that the driver has logged, or its tracking URL."""
 
     name = "Spark UI"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL, empty if the driver ran elsewhere or told none."""
-        hook = getattr(operator, "_load_hook", None)
+        hook = getattr(operator, "_hook", None)
         return str(getattr(hook, "ui_url", None) or "")
 
 

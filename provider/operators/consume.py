@@ -22,7 +22,7 @@ from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
-from pulsar_native.jobs import validation
+from pulsar_native.jobs import secrets, validation
 from pulsar_native.jobs.formats import format_of
 
 if TYPE_CHECKING:
@@ -115,6 +115,9 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     :param max_redeliver_count: after how many retry letters a message becomes a dead letter. Default 16.
     :param retry_delay_seconds: how long a retry letter is held back; Shared and Key_Shared subscriptions only. Default
         60.
+    :param private_keys: decrypt messages with these keys: names, with the path or the `file:` URL of each private key,
+        a PEM file of the worker. The output is not encrypted; letters would not be either, and are refused. Default
+        none: encrypted messages stay in the subscription, and the log names their entries. Templated.
     :param progress_seconds: how often progress is logged, in seconds. Default 5, at least 0.1.
     :param pulsar_conn_id: the connection. Default pulsar_default.
 
@@ -139,6 +142,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         "max_seconds",
         "dead_letter_topic",
         "retry_letter_topic",
+        "private_keys",
     )
     ui_color = "#d5e8fb"
     operator_extra_links = (PulsarTopicLink(),)
@@ -177,6 +181,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         initial_subscription_name: str | None = None,
         max_redeliver_count: int = 16,
         retry_delay_seconds: float = 60,
+        private_keys: Mapping[str, str] | None = None,
         progress_seconds: float = 5,
         pulsar_conn_id: str = "pulsar_default",
         **kwargs: Any,
@@ -216,6 +221,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         self.initial_subscription_name = initial_subscription_name
         self.max_redeliver_count = max_redeliver_count
         self.retry_delay_seconds = retry_delay_seconds
+        self.private_keys = private_keys
         self.progress_seconds = progress_seconds
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
@@ -234,6 +240,8 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             validation.choice("decode", self.decode, DECODERS)
         self._format()
         self._check_output()
+        if isinstance(self.private_keys, Mapping):
+            self._keys()
         if not self.until_end and self.max_messages is self.max_bytes is self.max_seconds is None:
             validation.refuse("with until_end=False one of max_messages, max_bytes and max_seconds must end the batch")
         for name, function in (("process", self.process), ("process_message", self.process_message)):
@@ -252,6 +260,17 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 validation.whole(name, getattr(self, name))
                 if self.path is None:
                     validation.refuse(f"{name} needs a path")
+
+    def _keys(self) -> dict[str, str]:
+        """Return the paths of private keys; raises for a key itself, and for letters of decrypted messages."""
+        keys = validation.texts("private_keys", self.private_keys)
+        if any(text.lower().startswith("data:") or secrets.looks_secret(text) for text in keys.values()):
+            validation.refuse(
+                "private_keys must be paths of files, not keys: Airflow stores and shows a task's arguments"
+            )
+        if keys and (self.on_error.lower().endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
+            validation.refuse("private_keys and letters exclude each other: letters would not be encrypted")
+        return keys
 
     def _check_output(self) -> None:
         """Raise unless the messages go somewhere."""
@@ -359,6 +378,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             allow_empty_pattern=self.allow_empty_pattern,
             process_once=self.process_once,
             concurrency=self.concurrency,
+            private_keys=self._keys(),
             progress_seconds=self.progress_seconds,
             consumer_name=f"airflow/{deployment}/{identity.text}",
             properties={**identity.as_properties(), "airflow.deployment_id": deployment},

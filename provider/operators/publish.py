@@ -30,7 +30,7 @@ from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
-from pulsar_native.jobs import validation
+from pulsar_native.jobs import secrets, validation
 from pulsar_native.jobs.publishing import COMPRESSIONS, PublishIncomplete, PublishJob, PublishOptions, Surroundings
 from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, format_of
 
@@ -101,6 +101,10 @@ class PublishOperator(LineageMethods, BaseOperator):
     :param compression: none (default), lz4, zlib, zstd or snappy.
     :param batching: put messages together in entries (default True) of up to `batching_max_messages` (default 1000)
         and `batching_max_bytes` (bytes, default 131072).
+    :param chunking: send a message beyond the broker's maximum size (5 MB as installed) in chunks, which consumers put
+        together; every message is then an entry of its own. Default False: such a message fails the task.
+    :param encryption_keys: encrypt the messages for these keys: names, with the path or the `file:` URL of each public
+        key, a PEM file. The private key of any of them decrypts. Default none. Templated.
     :param deduplicate: "auto" (default) stores each message once over retries and cleared runs where the broker has
         deduplication on for the topic, and where it has not logs so and publishes plainly: a retry then publishes all
         messages again, and logs which may be twice. True fails without retries where deduplication is off; without an
@@ -135,7 +139,7 @@ class PublishOperator(LineageMethods, BaseOperator):
 
     template_fields: Sequence[str] = (
         *("topic", "messages", "file", "op_kwargs", "schema_definition", "properties"),
-        *("identity", "create_subscription"),
+        *("identity", "create_subscription", "encryption_keys"),
     )
     template_fields_renderers = {"messages": "json", "op_kwargs": "json", "schema_definition": "json"}  # noqa: RUF012
     ui_color = "#d5e8fb"
@@ -160,6 +164,8 @@ class PublishOperator(LineageMethods, BaseOperator):
         batching: bool = True,
         batching_max_messages: int = 1000,
         batching_max_bytes: int = 128 * 1024,
+        chunking: bool = False,
+        encryption_keys: Mapping[str, str] | None = None,
         deduplicate: bool | Literal["auto"] = "auto",
         identity: str | None = None,
         on_changed: Literal["fail", "republish"] = "fail",
@@ -190,6 +196,8 @@ class PublishOperator(LineageMethods, BaseOperator):
         self.batching = batching
         self.batching_max_messages = batching_max_messages
         self.batching_max_bytes = batching_max_bytes
+        self.chunking = chunking
+        self.encryption_keys = encryption_keys
         self.deduplicate = deduplicate
         self.identity = identity
         self.on_changed = on_changed
@@ -209,6 +217,8 @@ class PublishOperator(LineageMethods, BaseOperator):
         """Check everything that no template can change, when the DAG file is parsed."""
         self._check_given()
         self._check_choices()
+        if isinstance(self.encryption_keys, Mapping):
+            self._public_keys()
         if self.schema in ("json", "avro") and self.schema_definition is None:
             validation.refuse(
                 f"schema={self.schema!r} needs schema_definition, an Avro record definition; "
@@ -234,6 +244,12 @@ class PublishOperator(LineageMethods, BaseOperator):
         """Raise unless there is one source of messages."""
         if (self.messages is None and self._supplier is None) == (self.file is None):
             validation.refuse("PublishOperator needs exactly one of messages and file")
+
+    def _public_keys(self) -> dict[str, str]:
+        keys = validation.texts("encryption_keys", self.encryption_keys)
+        if any(map(secrets.looks_secret, keys.values())):
+            validation.refuse("encryption_keys must be paths of public keys, not private keys")
+        return keys
 
     def _check_choices(self) -> None:
         if self.schema is not None:
@@ -303,6 +319,8 @@ class PublishOperator(LineageMethods, BaseOperator):
             batching=self.batching,
             batching_max_messages=self.batching_max_messages,
             batching_max_bytes=self.batching_max_bytes,
+            chunking=self.chunking,
+            encryption_keys=self._public_keys(),
             deduplicate=self.deduplicate,
             republish_changed=self.on_changed == "republish",
             send_timeout_seconds=self.send_timeout_seconds,

@@ -1,34 +1,36 @@
 """Spark load operator: one interval of a topic into a Parquet path or a table, by spark-submit in Spark's environment.
 
-Rules: the interval is explicit. The connection's secret never reaches the command line, `--conf`, a log, a rendered
-field or XCom: with a local master it is in the environment of the started process, otherwise in a private file passed
-by `--files` and removed afterwards; the request has its reference only. Everything is built after rendering, so nothing
-of it is stored. A retry replays the manifest of its run. Success is the load's own report, in its output or its
-manifest, never an exit code alone.
+Rules: the interval is explicit. The connection is handed over as `PulsarSparkSubmitMixin` does it, in the request
+instead of Spark's properties; the request has the reference of the secret only. A retry replays the manifest of its
+run. Success is the load's own report, in its output or its manifest, never an exit code alone.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.extras import missing
-from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
 from airflow_provider_pulsar.hooks.spark_rest import FINISHED
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
-from airflow_provider_pulsar.spark_options import LoadOutput, LoadValue, source_options
+from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
+from airflow_provider_pulsar.spark_options import (
+    LoadOutput,
+    LoadValue,
+    referenced_key,
+    refuse_literals,
+    refuse_secrets,
+    source_options,
+)
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
@@ -39,21 +41,19 @@ except ImportError as error:
     raise missing("spark", "PulsarSparkLoadOperator") from error
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
     from pydantic import JsonValue
 
-    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from airflow_provider_pulsar.hooks.spark_submit import PulsarSparkSubmitHook
 
-_VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
 # Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
 _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 
 
-class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
+class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmitOperator):
     """Load the messages of an interval of a topic; retries and cleared runs write each row once.
 
     :param topic: the topic; a partitioned one is read partition by partition. Templated, as are the parameters of
@@ -168,7 +168,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         if isinstance(partition_by, str):
             validation.refuse("partition_by must be a list of column names, not a text")
         validation.number("min_rows", min_rows, 0)
-        super().__init__(name=name, **kwargs)
+        super().__init__(pulsar_conn_id=pulsar_conn_id, spark_environment=spark_environment, name=name, **kwargs)
         self.topic = topic
         self.output_path = output_path
         self.interval_start = interval_start
@@ -195,27 +195,16 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
         self.verify_manifest = verify_manifest
         self.deferrable = deferrable
-        self.pulsar_conn_id = pulsar_conn_id
-        self.spark_environment = spark_environment
         # A given bound that renders to nothing is an error; a bound that is left out may be missing.
         self._has_start = interval_start is not None
-        self._load_hook: SparkLoadHook | None = None
-        self._request_text = ""
-        self._credentials_file: Path | None = None
         self._identity: Mapping[str, Any] = {}
         self._lineage = TaskLineage()
-        self._context: Context | None = None
-        self._check_secrets()
+        self._refuse_pulsar_secrets()
         self._bounds(is_rendered=False)
-
-    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render the fields, and raise for a secret before Airflow stores them."""
-        super().render_template_fields(context, jinja_env)
-        self._check_secrets()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # ours returns the result
         """Run the load and return its result."""
-        self._check_secrets()
+        self._refuse_pulsar_secrets()
         self._bounds(is_rendered=True)
         if not self.application:
             from pyspark_pulsar.load import application
@@ -229,8 +218,6 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
             raise self._failure(error) from error
         except OSError as error:
             raise AirflowException(f"The load of {self.topic} failed at the stage 'submit': {error}") from error
-        finally:
-            self._remove_credentials()
         return self._end(context, state, self._verified_result())
 
     def _begin(self, context: Context) -> TaskState:
@@ -239,7 +226,6 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         self.topic = self._pulsar_hook().topic_name(self.topic)
         state = TaskState(context, _STATE)
         self._identity = self._identify(context, state)
-        self._context = context
         return state
 
     def _end(self, context: Context, state: TaskState, result: dict[str, Any]) -> dict[str, Any]:
@@ -252,8 +238,8 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     def poll_until_complete(self, external_id: JsonValue, context: Context) -> None:
         """Wait until the driver is done, in the triggerer if that is wanted and possible."""
-        hook, driver_id = self._get_hook(), str(external_id)
-        if not hook.has_rest_status:
+        hook, driver_id = self._hook, str(external_id)
+        if hook is None or not hook.is_started_by_rest:
             super().poll_until_complete(external_id, context)
             return
         hook._driver_id = driver_id
@@ -313,37 +299,17 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     # ---- request -----------------------------------------------------------------------------------------------------
 
-    def _check_secrets(self) -> None:
-        """Raise for secrets that would reach a command line, a log or a stored field; no value is repeated."""
+    def _refuse_pulsar_secrets(self) -> None:
+        super()._refuse_pulsar_secrets()
         options = self.source_options
         if not isinstance(options, Mapping):
             if intervals.is_template(options):
                 return
             validation.refuse("source_options must be a mapping of option names to texts")
-        found = secrets.secret_names(options)
+        if found := secrets.secret_names(options):
+            refuse_literals("source_options", found)
         reference = next((str(text) for name, text in options.items() if name.lower() == "credentialsref"), "")
-        kind, _, key = reference.partition(":")
-        if reference and not intervals.is_template(reference) and (kind not in ("env", "file", "conf") or not key):
-            found.append("credentialsRef")
-        if found:
-            validation.refuse(
-                f"source_options must not hold a secret ({', '.join(sorted(found))}): it would stand on the command "
-                "line and in logs. Put it into the connection of pulsar_conn_id, or give the place it is kept at: "
-                "credentialsRef='env:VARIABLE', 'file:NAME' or 'conf:KEY'"
-            )
-        self._check_sparks_options(key if kind == "conf" else None)
-
-    def _check_sparks_options(self, key: str | None) -> None:
-        """Raise for Pulsar's secrets in Spark's options; `key` is the source's own configuration key for them."""
-        for where, given in (("conf", self.conf), ("env_vars", self.env_vars)):
-            if not isinstance(given, Mapping):
-                continue
-            ours = {name: text for name, text in given.items() if "pulsar" in str(name).lower() or name == key}
-            if exposed := [name for name in ours if secrets.secret_names({name: ours[name]}) or name == key]:
-                validation.refuse(
-                    f"{where} must not hold Pulsar's secrets ({', '.join(map(str, exposed))}): Spark's command line "
-                    "shows them. Put them into the connection of pulsar_conn_id"
-                )
+        refuse_secrets("conf", self.conf, referenced_key("source_options", reference))
 
     def _bounds(self, *, is_rendered: bool) -> dict[str, str]:
         """Return the bounds as options of the source; raises for an invalid interval, as far as it is known yet."""
@@ -404,7 +370,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
     # ---- result ------------------------------------------------------------------------------------------------------
 
     def _failure(self, error: AirflowException) -> AirflowException:
-        result = self._load_hook.result if self._load_hook is not None else None
+        result = self._hook.result if self._hook is not None else None
         if result is None or isinstance(error, AirflowFailException):
             return error
         code = result.get("exit_code")
@@ -416,7 +382,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     def _verified_result(self) -> dict[str, Any]:
         """Return the load's own report; raises without one, whatever spark-submit returned."""
-        hook = self._load_hook
+        hook = self._hook
         if hook is not None and hook.result is not None:
             if hook.result.get("exit_code") != 0:
                 raise self._failure(AirflowException("spark-submit ended well although the load failed"))
@@ -440,8 +406,11 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         if self.manifest:
             return self.manifest
         # That of a table is named after the request: several intervals have theirs in one folder.
-        is_table = self.output_format.lower() != "parquet"
-        return LoadRequest.parse(self._request_text).manifest if is_table else beside(self.output_path.rstrip("/"))
+        if self.output_format.lower() == "parquet":
+            return beside(self.output_path.rstrip("/"))
+        # The same for every try, whatever the reference of the secret was.
+        request = self._request(self._pulsar_hook().connection_options(), None)
+        return LoadRequest.parse(json.dumps(request)).manifest
 
     def _result_of_manifest(self) -> dict[str, Any]:
         """Return the result of a remote driver from its manifest."""
@@ -480,69 +449,11 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     # ---- spark-submit ------------------------------------------------------------------------------------------------
 
-    def _pulsar_hook(self) -> PulsarHook:
-        # Who parses DAGs needs no client.
-        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-
-        return PulsarHook(self.pulsar_conn_id)
-
-    def _get_hook(self) -> SparkLoadHook:
-        """Return the hook with the request. The base class calls this after adding its own options to `conf`."""
-        if self._load_hook is None:
-            hook = SparkLoadHook.of(super()._get_hook(), self._process_env())
-            hook.on_ui_url = self._push_ui_url
-            self._load_hook = hook
-            pulsar = self._pulsar_hook()
-            options = pulsar.connection_options()
-            # If Spark has the credentials itself, Airflow need not pass them, nor have them.
-            own = options.get("spark_credentials_ref")
-            reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
-            self._request_text = json.dumps(self._request(options, reference))
-            hook.set_arguments(["--request", self._request_text])
-        return self._load_hook
-
-    def _push_ui_url(self, url: str) -> None:
-        """Make the link work while the load runs: Airflow itself stores links when a task has ended."""
-        ti: Any = None if self._context is None else self._context.get("ti")
-        if ti is not None:
-            ti.xcom_push(key=SparkUILink().xcom_key, value=url)
-
-    def _process_env(self) -> dict[str, str]:
-        if not self.spark_environment:
-            return {}
-        folder = os.path.join(self.spark_environment, "bin")
-        python = os.path.join(folder, "python")
-        if not os.path.exists(os.path.join(folder, "spark-submit")):
-            validation.refuse(f"spark_environment: there is no spark-submit in {folder}; install pyspark there")
-        env = {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}", "PYSPARK_DRIVER_PYTHON": python}
-        # The worker's environment must not reach Spark's: another pyspark may be on its path.
-        env |= {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}
-        homes = sorted(Path(self.spark_environment).glob("lib/python3*/site-packages/pyspark"))
-        return {**env, "SPARK_HOME": str(homes[-1])} if homes else env
-
-    def _hand_over(self, hook: SparkLoadHook, credentials: Mapping[str, str] | None) -> str | None:
-        """Store the secret where Spark can read it and return its reference, None without authentication."""
-        if credentials is None:
-            return None
-        if hook.has_rest_status:
-            raise AirflowFailException(
-                "Credentials cannot be handed over to a driver that a standalone master starts: put them where drivers "
-                "and executors run, and name the place in the connection's spark_credentials_ref (env:NAME, file:/path)"
-            )
-        secret = json.dumps(credentials)
-        if hook.is_local:
-            hook.process_env[_VARIABLE] = secret
-            return f"env:{_VARIABLE}"
-        self._credentials_file = credentials_file.write(secret)
-        hook.hand_over_file(str(self._credentials_file))
-        return f"file:{self._credentials_file.name}"
-
-    def _remove_credentials(self) -> None:
-        if self._credentials_file is not None:
-            self._credentials_file.unlink(missing_ok=True)
-            self._credentials_file = None
-        if self._load_hook is not None:
-            self._load_hook.forget_variable(_VARIABLE)
+    def _prepare_submit(self, hook: PulsarSparkSubmitHook) -> None:
+        hook.process_env |= self._process_env()
+        pulsar = self._pulsar_hook()
+        request = self._request(pulsar.connection_options(), self._hand_over(hook, pulsar))
+        hook.set_arguments(["--request", json.dumps(request)])
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
 
@@ -568,8 +479,6 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
 
     def on_kill(self) -> None:
         """Stop the load and remove its credentials."""
-        try:
-            if self._load_hook is not None:
-                super().on_kill()
-        finally:
-            self._remove_credentials()
+        # Without a hook nothing was started.
+        if self._hook is not None:
+            super().on_kill()

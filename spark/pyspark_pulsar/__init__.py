@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark_pulsar.source import DefaultSource
 
-__all__ = ["DefaultSource", "register", "share_credentials"]
+__all__ = ["DefaultSource", "connection_options", "register", "share_credentials"]
 
 
 def __getattr__(name: str) -> object:
@@ -42,6 +42,25 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 rejects a name that it has found itself; later versions replace it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+
+
+def connection_options(spark: SparkSession) -> dict[str, str]:
+    """Return the options of the Pulsar connection that Spark's configuration has.
+
+    `spark.read.format("pulsar").options(**connection_options(spark))`, and likewise for writes and streams. Operators
+    made of `PulsarSparkSubmitMixin` put an Airflow connection there; `spark-submit --conf` or `spark-defaults.conf` do
+    as well.
+
+    :param spark: the session, a classic one or one of Spark Connect. The option service.url is read from
+        spark.pulsar.service.url, admin.url and credentialsRef likewise, and pulsar.client.NAME from
+        spark.pulsar.client.NAME, in any case of letters. Other properties are left out.
+
+    Returns texts by option name; none of them is a secret. Blocks briefly for the session. Raises
+    `InvalidConfiguration` without a service URL, for an unknown client option, and for a wrong value.
+    """
+    from pyspark_pulsar.connection import options_of
+
+    return options_of(spark.conf.getAll)
 
 
 def share_credentials(spark: SparkSession, reference: str) -> str:

@@ -143,7 +143,8 @@ class LoadRequest:
     def canonical(self) -> dict[str, Any]:
         """Return the parts that determine the rows of a load, for the manifest: equal requests have equal documents."""
         return {
-            "source": dict(sorted(self.source.items())),
+            # The place of the credentials says nothing about the rows, and may have another name in each try.
+            "source": {name: text for name, text in sorted(self.source.items()) if name.lower() != "credentialsref"},
             "value": {"format": self.value_format, "schema": self.value_schema, **self.value_options},
             "derive": dict(self.derive),
             "metadata": list(self.metadata),

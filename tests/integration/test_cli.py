@@ -54,6 +54,13 @@ def test_publish_lines_and_tail_them(cli: Cli, topic: NewTopic) -> None:
     assert [line["key"] for line in lines] == [None, None, "k"]
 
 
+def test_publish_large_message_in_chunks(cli: Cli, topic: NewTopic) -> None:
+    name, large = topic(), b"x" * 6_000_000
+    assert cli("publish", name, stdin=large).code != 0
+    assert cli("publish", name, "--chunking", stdin=large).code == 0
+    assert values(cli("tail", name)) == [large.decode()]
+
+
 def test_publish_csv_with_a_schema(cli: Cli, topic: NewTopic, tmp_path: Path) -> None:
     name, file, schema = topic(), tmp_path / "day.csv", tmp_path / "order.avsc"
     file.write_text("id,price\n1,2.5\n2,3\n")

@@ -123,6 +123,7 @@ def _group_of(file: str) -> int | None:
 _LONG = (
     "operators/test_spark.py",
     "operators/test_spark_cluster.py",
+    "operators/test_spark_submit.py",
     "operators/test_spark_tables.py",
     "test_masking.py",
     "triggers/test_msg_queue_postgres.py",
@@ -188,6 +189,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
     home = tmp_path_factory.mktemp("airflow") / "home"
     env = {
         "EXAMPLES_FOLDER": str(home.parent / "examples"),
+        "SPARK_APPLICATIONS": str(ROOT / "tests" / "system" / "applications"),
         "SPARK_ENVIRONMENT": str(spark),
         "SPARK_LOCAL_IP": "127.0.0.1",
         # An operator that names no environment of Spark takes the first spark-submit of the path.

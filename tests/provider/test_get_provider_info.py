@@ -145,7 +145,8 @@ def test_modules_need_their_own_extras_only() -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_EXTRAS], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "operators.spark 'airflow-provider-pulsar[spark]'",
-        "hooks.spark_load 'airflow-provider-pulsar[spark]'",
+        "operators.spark_submit 'airflow-provider-pulsar[spark]'",
+        "hooks.spark_submit 'airflow-provider-pulsar[spark]'",
         "queues.pulsar 'airflow-provider-pulsar[messaging]'",
         "decorators.spark 'airflow-provider-pulsar[spark]'",
     ]

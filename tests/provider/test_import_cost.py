@@ -32,8 +32,9 @@ _MODULES = {
         "notifications.pulsar",
         "decorators.publish",
         "decorators.consume",
+        "spark_properties",
     ),
-    "airflow.providers.apache.spark.operators.spark_submit": ("operators.spark",),
+    "airflow.providers.apache.spark.operators.spark_submit": ("operators.spark", "operators.spark_submit"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from airflow_provider_pulsar import openlineage
 from airflow_provider_pulsar.lineage import event_extra
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from support.brokers import Broker, NewTopic
+from support.spark_submits import RecordedSubmit
 from support.tasks import dag_in, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -93,6 +95,43 @@ def test_openlineage_events_of_publish_and_consume(
 def names(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return namespace and name of each dataset of an event."""
     return [(each["namespace"], each["name"]) for each in datasets]
+
+
+@pytest.mark.proves("A23")
+def test_openlineage_events_of_spark_loads(
+    airflow_home: Path,
+    tmp_path: Path,
+    broker: Broker,
+    openlineage_events: Callable[[str], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    result = {"status": "done", "exit_code": 0, "rows": 3, "partitions": 1, "path": "/data/out", "manifest": "/none"}
+    ends = {"good": f"echo '{json.dumps({'pulsar_load': result})}'", "bad": "exit 1"}
+    environments = {name: str(RecordedSubmit(tmp_path / name, then).environment) for name, then in ends.items()}
+    dag = dag_in(
+        airflow_home,
+        "openlineage_loads",
+        f"""
+        for name, environment in {environments!r}.items():
+            PulsarSparkLoadOperator(
+                task_id=name, topic="orders", output_path="/data/out", interval="all", spark_environment=environment
+            )
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"good": "success", "bad": "failed"}
+    events = {
+        (event["job"]["name"].partition(".")[2], event["eventType"]): event for event in openlineage_events(dag.dag_id)
+    }
+    assert set(events) == {("good", "START"), ("good", "COMPLETE"), ("bad", "START"), ("bad", "FAIL")}
+    for event in events.values():
+        assert names(event["inputs"]) == [(broker.service_url, "persistent://public/default/orders")]
+        assert names(event["outputs"]) == [("file", "/data/out")]
+    (written,) = events["good", "COMPLETE"]["outputs"]
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 3
+    assert events["good", "COMPLETE"]["run"]["facets"]["pulsar"]["result"]["rows"] == 3
+    assert "outputStatistics" not in events["bad", "FAIL"]["outputs"][0].get("outputFacets", {})
 
 
 @pytest.mark.proves("A23")

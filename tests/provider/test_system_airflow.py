@@ -1,4 +1,4 @@
-"""The example DAGs of tests/system that need a scheduler and a triggerer: event-driven, and backfilled by the hour.
+"""The example DAGs of tests/system by a real scheduler: event-driven, backfilled by the hour, and all others once.
 
 Rule: a file is run as it is. Its short topic names are those of a namespace of the test, the default of the connection.
 """
@@ -102,3 +102,42 @@ def test_example_hours_are_backfilled(airflow: AirflowStack, default_broker: Bro
     folder = airflow.home.parent / "examples" / "measurements"
     found = {each.name: sorted(pq.read_table(each)["sensor"].to_pylist()) for each in folder.glob("hour=2026-03-*")}
     assert found == {"hour=2026-03-01T00": ["0", "59"], "hour=2026-03-01T01": ["119", "60", "61"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.proves("A30")
+def test_example_tasks_are_run_by_the_scheduler(
+    airflow: AirflowStack, space: Callable[[str], str], client: Client, tmp_path: Path
+) -> None:
+    airflow.define_connection("spark_default", conn_type="spark", host="local[1]")
+    airflow.define_connection("shop", conn_type="sqlite", host=str(tmp_path / "shop.db"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, total REAL, day TEXT)")
+        shop.executemany("INSERT INTO orders VALUES (?, 'ada', 1.5, '2026-01-01')", [(n,) for n in range(20)])
+        shop.commit()
+    waiting: dict[str, list[dict[str, object]]] = {
+        "payments": [{"cents": 100}, {"cents": "250"}],
+        "orders-to-bill": [{"id": n, "count": n, "price": 3} for n in range(20)],
+        "readings": [{"celsius": n} for n in range(20)],
+        "orders": [{"customer": "ada", "amount": 1.5}, {"customer": "ada", "amount": 2}],
+    }
+    for topic, values in waiting.items():
+        client.create_producer(space(topic)).send_many(json.dumps(value).encode() for value in values)
+    tasks = {
+        "example_dead_letter_triage": "book",
+        "example_fan_out_publish": "total",
+        "example_quality_gate": "pass_on",
+        "example_spark_application": "totals",
+        "example_sql_to_parquet": "lake",
+        "example_transaction": "invoice",
+    }
+    conf = {"topic": space("orders")}
+    runs = {name: airflow.run(example(airflow, name), conf=conf, wait=False) for name in tasks}
+    found = {name: run.wait().succeeded().xcom(tasks[name]) for name, run in runs.items()}
+    assert found["example_dead_letter_triage"]["errors"]["dead_letters"] == 1
+    assert (found["example_fan_out_publish"], found["example_transaction"]) == (300, 20)
+    assert (found["example_quality_gate"]["count"], found["example_sql_to_parquet"]["count"]) == (20, 20)
+    totals = pq.read_table(airflow.home.parent / "examples" / "totals")
+    assert totals.to_pylist() == [{"customer": "ada", "total": 3.5}]
+    assert found["example_spark_application"] is None

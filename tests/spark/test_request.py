@@ -105,6 +105,13 @@ def test_request_canonical_document_identifies_run() -> None:
     assert parse(source=ADMIN, value=strict).canonical() != parse(source=ADMIN, value=lax).canonical()
 
 
+def test_request_of_another_credentials_place_is_the_same() -> None:
+    table = {"path": "/data/t", "format": "delta"}
+    made = [parse(source={**ADMIN, "credentialsRef": place}, output=table) for place in ("file:a.json", "env:B")]
+    assert made[0].canonical() == made[1].canonical() == parse(source=ADMIN, output=table).canonical()
+    assert made[0].manifest == made[1].manifest and made[0].source != made[1].source
+
+
 def test_plan_is_final_after_end_and_slack() -> None:
     def at(seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)

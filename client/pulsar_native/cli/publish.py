@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--compression", choices=COMPRESSIONS, default="none")
     add("--no-batching", action="store_true", help="one entry for each message")
+    add("--chunking", action="store_true", help="send messages beyond the broker's maximum size in chunks; no batching")
     add("--send-timeout", metavar="SECONDS", type=float, default=30, help="limit of the wait for receipts (default 30)")
     add("--identity", metavar="NAME", help="publish once, however often this is repeated: the same name for the same "
         "messages. Needs --state, and deduplication by the broker")  # fmt: skip
@@ -139,6 +140,7 @@ def _job_options(command: Command) -> PublishOptions:
         schema=options.schema,
         compression=options.compression,
         batching=not options.no_batching,
+        chunking=options.chunking,
         deduplicate=("auto" if options.allow_duplicates else True) if named else False,
         republish_changed=options.on_changed == "republish",
         send_timeout_seconds=options.send_timeout,

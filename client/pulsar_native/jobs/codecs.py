@@ -20,6 +20,7 @@ from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
     JsonSchema,
+    KeyValueSchema,
     Schema,
     SchemaInfo,
     StringSchema,
@@ -224,7 +225,10 @@ def _moment(value: datetime, logical: str, *, keep: bool) -> datetime | int:
 
 
 class WriterSchema(Schema[Any]):
-    """Decoder of each message by its writer's schema; bytes without a schema."""
+    """Decoder of each message by its writer's schema; bytes without a schema, pairs as {"key": …, "value": …}."""
+
+    # Unknown until the version of a message is known.
+    separates_key = True
 
     def __init__(self, find: WriterSchemas | None = None) -> None:
         super().__init__()
@@ -241,12 +245,19 @@ class WriterSchema(Schema[Any]):
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> Any:
         """Return the value, decoded by the schema of that version."""
+        return self.decode_separated(None, data, schema_version)
+
+    def decode_separated(self, key: bytes | None, data: bytes | None, schema_version: bytes | None) -> Any:
+        """Return the value, decoded by the schema of that version, with the key where that separates it."""
         if not schema_version or self._find is None:
             return data
         decoder = self._decoders.get(schema_version)
         if decoder is None:
             decoder = self._decoders[schema_version] = schema_from_info(self._find(schema_version))
-        return decoder.decode(data)
+        if isinstance(decoder, KeyValueSchema):
+            pair = decoder.decode_separated(key, data, schema_version)
+            return None if pair is None else pair._asdict()
+        return None if data is None else decoder.decode(data)
 
     def with_writer_schemas(self, find: WriterSchemas) -> WriterSchema:
         """Return the schema for one topic."""

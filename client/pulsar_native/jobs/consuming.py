@@ -31,7 +31,7 @@ from pulsar_native.jobs.receiver import BatchReceiver
 from pulsar_native.jobs.rereading import MessageRereader, MessagesGone
 
 if TYPE_CHECKING:
-    from pulsar_native import Client, Consumer, Message
+    from pulsar_native import Client, Consumer, KeyReader, Message
     from pulsar_native.jobs.formats import BatchWriter
     from pulsar_native.jobs.interfaces import BatchSink, JobLog, JobState
 
@@ -51,7 +51,8 @@ class ConsumeSettings:
 
     `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
     `path` is None if the batch is returned inline only, or handled message by message. `parts` divides the output into
-    files, whose manifest is that of `path`.
+    files, whose manifest is that of `path`. `private_keys` are the paths of the keys of encrypted messages by the
+    keys' names; messages that are decrypted become no letters, which would not be encrypted.
     """
 
     topics: Sequence[str]
@@ -79,6 +80,14 @@ class ConsumeSettings:
     progress_seconds: float = 5
     consumer_name: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    private_keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key_reader(self) -> KeyReader | None:
+        """Reader of the private keys, None without any."""
+        from pulsar_native import DefaultCryptoKeyReader
+
+        return DefaultCryptoKeyReader(private_keys=dict(self.private_keys)) if self.private_keys else None
 
     @property
     def source(self) -> list[str] | str:
@@ -128,7 +137,9 @@ class ConsumeJob:
         self._calls = ConsumeCallbacks() if callbacks is None else callbacks
         self._batch = Batch(settings.limits, cut)
         self._letters = (
-            None if settings.letters is None else Letters(lambda: client, settings.letters, self._calls.redact)
+            None
+            if settings.letters is None or settings.private_keys
+            else Letters(lambda: client, settings.letters, self._calls.redact)
         )
         self._policy = ErrorPolicy(settings.on_error, settings.max_errors, self._letters, self._calls.redact)
         self._consumers: list[Consumer] = []
@@ -307,7 +318,7 @@ class ConsumeJob:
         if self._settings.format == "parquet":
             writer = ParquetWriter(file)
             try:
-                with MessageRereader(self._client, self._calls.check, None) as again:
+                with MessageRereader(self._client, self._calls.check, None, self._settings.key_reader) as again:
                     for chunk in note["chunks"]:
                         batches = list(again.rows(chunk))
                         count += sum(batch.num_rows for batch in batches)
@@ -328,9 +339,8 @@ class ConsumeJob:
     def _rereader(self) -> MessageRereader:
         from pulsar_native.jobs.codecs import WriterSchema
 
-        return MessageRereader(
-            self._client, self._calls.check, WriterSchema if self._settings.decode == "auto" else None
-        )
+        schema = WriterSchema if self._settings.decode == "auto" else None
+        return MessageRereader(self._client, self._calls.check, schema, self._settings.key_reader)
 
     def _handle_again(self, note: dict[str, Any]) -> None:
         """Call the function with each message of the output again; the output stays unchanged."""
@@ -437,6 +447,7 @@ class ConsumeJob:
                     # The batch may end inside an entry, whose rest only must be redelivered.
                     batch_index_ack_enabled=True,
                     ack_receipt_enabled=True,
+                    crypto_key_reader=settings.key_reader,
                 )
             except ConsumerBusy:
                 self._calls.check()

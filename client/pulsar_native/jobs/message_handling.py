@@ -91,7 +91,11 @@ class ErrorPolicy:
         if result is MessageResult.NACK:
             return
         if result is not MessageResult.SKIP:
-            assert self._letters is not None
+            if self._letters is None:
+                raise JobRefused(
+                    f"process_message returned {result.value!r}, but there are no letters here: without options for "
+                    "them, or because messages that were decrypted would not be encrypted as letters"
+                )
             self._letters.add(message, error, retry=result is MessageResult.RETRY_LETTER)
         batch.add_other(message)
 

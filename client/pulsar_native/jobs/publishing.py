@@ -59,6 +59,8 @@ class PublishOptions:
     batching: bool = True
     batching_max_messages: int = 1000
     batching_max_bytes: int = 128 * 1024
+    chunking: bool = False
+    encryption_keys: Mapping[str, str] = field(default_factory=dict)
     deduplicate: bool | str = "auto"
     republish_changed: bool = False
     send_timeout_seconds: float = 30
@@ -319,10 +321,11 @@ class _Attempt:
             self._expected = self._job.compare(source, file, earlier)
 
     def _open_producer(self) -> Producer:
-        from pulsar_native import CompressionType
+        from pulsar_native import CompressionType, DefaultCryptoKeyReader
         from pulsar_native.exceptions import ProducerBusy
 
         options = self._options
+        keys = dict(options.encryption_keys)
         kinds = {kind.name.lower(): kind for kind in CompressionType}
         deadline = time.monotonic() + _BUSY_SECONDS
         while True:
@@ -333,7 +336,11 @@ class _Attempt:
                     schema=self._job._codec.to_register,
                     send_timeout_millis=round(options.send_timeout_seconds * 1000),
                     compression_type=kinds[options.compression.lower()],
-                    batching_enabled=options.batching,
+                    # The client has one or the other.
+                    batching_enabled=options.batching and not options.chunking,
+                    chunking_enabled=options.chunking,
+                    encryption_keys=list(keys),
+                    crypto_key_reader=DefaultCryptoKeyReader(public_keys=keys) if keys else None,
                     batching_max_messages=options.batching_max_messages,
                     batching_max_allowed_size_in_bytes=options.batching_max_bytes,
                     max_pending_messages=_PENDING,

@@ -16,7 +16,7 @@ from pulsar_native.jobs.id_ranges import Entry, Range, TopicRanges, bounds_of, c
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native import Client, Message, MessageId, Reader
+    from pulsar_native import Client, KeyReader, Message, MessageId, Reader
     from pulsar_native.schema import Schema
 
 _SLICE_MS = 500
@@ -32,11 +32,18 @@ class MessagesGone(JobRefused):
 class MessageRereader:
     """Readers of message ids. Blocking; not thread-safe; a context manager."""
 
-    def __init__(self, client: Client, check: Callable[[], None], schema: Callable[[], Schema[Any]] | None) -> None:
-        """`check` is called between messages and may raise to end; `schema` decodes values."""
+    def __init__(
+        self,
+        client: Client,
+        check: Callable[[], None],
+        schema: Callable[[], Schema[Any]] | None,
+        key_reader: KeyReader | None = None,
+    ) -> None:
+        """`check` is called between messages and may raise to end; `schema` decodes values, `key_reader` decrypts."""
         self._client = client
         self._check = check
         self._schema = schema
+        self._key_reader = key_reader
         self._topics: dict[str, _TopicReader] = {}
 
     def messages(self, chunk: TopicRanges) -> Iterator[Message]:
@@ -52,7 +59,7 @@ class MessageRereader:
     def _topic(self, topic: str) -> _TopicReader:
         if topic not in self._topics:
             self._require(topic)
-            self._topics[topic] = _TopicReader(self._client, topic, self._check, self._schema)
+            self._topics[topic] = _TopicReader(self._client, topic, self._check, self._schema, self._key_reader)
         return self._topics[topic]
 
     def _require(self, topic: str) -> None:
@@ -82,11 +89,13 @@ class _TopicReader:
         topic: str,
         check: Callable[[], None],
         schema: Callable[[], Schema[Any]] | None,
+        key_reader: KeyReader | None,
     ) -> None:
         self._client = client
         self._topic = topic
         self._check = check
         self._schema = schema
+        self._key_reader = key_reader
         self._reader: Reader | None = None
         # Last message if it was not wanted, and the current entry.
         self._ahead: Message | None = None
@@ -165,6 +174,7 @@ class _TopicReader:
                 start,
                 schema=None if self._schema is None else self._schema(),
                 start_message_id_inclusive=True,
+                crypto_key_reader=self._key_reader,
             )
         else:
             self._reader.seek(start)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -58,6 +58,16 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         refuse(f"{name} must be a text that is not blank, not {value!r}")
     return value
+
+
+def texts(name: str, value: object) -> dict[str, str]:
+    """Return a mapping of texts that are not blank, empty for None; raise for anything else, which is not repeated."""
+    given = {} if value is None else value
+    if not isinstance(given, Mapping) or not all(
+        isinstance(each, str) and each.strip() for pair in given.items() for each in pair
+    ):
+        refuse(f"{name} must be a dict of texts")
+    return {str(each): str(text) for each, text in given.items()}
 
 
 def moment(name: str, value: datetime | str | int) -> int:

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_pulsar.decorators.spark import pulsar_spark_task
 from environments import ROOT
 from pulsar_native import Client
+from pyspark_pulsar import connection_options
 from support.brokers import Broker, NewTopic
 from support.tasks import dag_in, states_of, xcom_of
 
@@ -45,8 +46,8 @@ def restored_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def connect_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Run a Spark Connect server for this file and give its port."""
+def connect_port(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[int]:
+    """Run a Spark Connect server for this file, whose configuration names the broker, and give its port."""
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
     home = next(_SPARK.glob("lib/python3*/site-packages/pyspark"))
     python = str(_SPARK / "bin" / "python")
@@ -55,6 +56,7 @@ def connect_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.pulsar.service.url": broker.service_url,
     }
     command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--class", _SERVER]
     command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
@@ -114,6 +116,25 @@ def test_task_spark_reads_topic_with_connection(
     run = dag.test()
     assert states_of(run) == {"numbers": "success"}
     assert xcom_of(run, "numbers") == {"found": [0, 10, 20], "task": "numbers"}
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.timeout(300)
+def test_connection_options_of_a_connect_session(
+    connect_port: int, client: Client, topic: NewTopic, broker: Broker
+) -> None:
+    from pyspark.sql import SparkSession
+
+    name = topic()
+    client.create_producer(name).send(b"1")
+    spark = SparkSession.builder.remote(f"sc://127.0.0.1:{connect_port}").getOrCreate()
+    try:
+        options = connection_options(spark)
+        rows = spark.read.format("pulsar").options(**options).option("topic", name).load().count()
+    finally:
+        spark.stop()
+    assert (options, rows) == ({"service.url": broker.service_url}, 1)
 
 
 @pytest.mark.proves("K6")

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPosition
 from pulsar_native.jobs import consuming
-from pulsar_native.schema import AvroSchema, JsonSchema
+from pulsar_native.schema import (
+    AvroSchema,
+    DoubleSchema,
+    JsonSchema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    LocalDateSchema,
+    ProtobufNativeSchema,
+    StringSchema,
+)
 from support.brokers import NewTopic
 from support.consuming import consume, fill, lines, texts
 from support.tasks import StateStore, clear_and_run, context_of, dag_in, states_of, xcom_of
@@ -290,6 +301,30 @@ def test_consume_decodes_by_writer_schema(client: Client, topic: NewTopic) -> No
     ]
     assert by_topic[as_json] == [("json", {"x": 3, "raw": None})]
     assert by_topic[plain] == [("text", "text"), ("base64", "/gA=")]
+
+
+@pytest.mark.proves("A14")
+def test_consume_decodes_pairs_protobuf_and_primitives(client: Client, topic: NewTopic) -> None:
+    from google.protobuf.api_pb2 import Mixin
+
+    inline, separated, protobuf, number, day = (topic() for _ in range(5))
+    pairs = [KeyValue("a", {"x": 1, "raw": None}), KeyValue(None, {"x": 2, "raw": None})]
+    for name, kind in ((inline, KeyValueEncodingType.INLINE), (separated, KeyValueEncodingType.SEPARATED)):
+        fill(client, name, pairs, schema=KeyValueSchema(StringSchema(), AvroSchema(None, POINT), kind))
+    fill(client, protobuf, [Mixin(name="m")], schema=ProtobufNativeSchema(Mixin))
+    fill(client, number, [2.5], schema=DoubleSchema())
+    fill(client, day, [date(2026, 1, 2)], schema=LocalDateSchema())
+    manifest = consume([inline, separated, protobuf, number, day], inline=True).execute(context_of())
+    by_topic: dict[str, list[Any]] = {}
+    for each in manifest["messages"]:
+        by_topic.setdefault(each["topic"], []).append((each["encoding"], each["value"]))
+    found = [
+        ("json", {"key": "a", "value": {"x": 1, "raw": None}}),
+        ("json", {"key": None, "value": {"x": 2, "raw": None}}),
+    ]
+    assert (by_topic[inline], by_topic[separated]) == (found, found)
+    assert by_topic[protobuf] == [("json", {"name": "m", "root": ""})]
+    assert (by_topic[number], by_topic[day]) == ([("json", 2.5)], [("json", "2026-01-02")])
 
 
 @pytest.mark.proves("A20")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import signal
 import threading
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -237,6 +240,23 @@ def test_publish_json_array_file_and_file_format(broker: Broker, topic: NewTopic
     assert [message.data() for message in read_all(broker, first)] == [b'{"a":1}', b'{"a":2}']
     assert publish(second, file=str(path), file_format="jsonl").execute(context_of())["count"] == 1
     assert [message.data() for message in read_all(broker, second)] == [b'[{"a":1},{"a":2}]']
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv.gz", "parquet"])
+def test_publish_file_of_object_storage(ending: str, broker: Broker, topic: NewTopic) -> None:
+    from airflow.sdk import ObjectStoragePath
+    from airflow.sdk.io import attach
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    attach("memory", fs=MemoryFileSystem())
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"a": ["1", "2"]}), parquet)
+    content = {"jsonl": b'{"a":"1"}\n{"a":"2"}\n', "csv.gz": gzip.compress(b"a\n1\n2\n"), "parquet": parquet.getvalue()}
+    name = topic()
+    path = f"memory://bucket/{name.rpartition('/')[2]}.{ending}"
+    ObjectStoragePath(path).write_bytes(content[ending])
+    assert publish(name, file=path).execute(context_of())["count"] == 2
+    assert [message.data() for message in read_all(broker, name)] == [b'{"a":"1"}', b'{"a":"2"}']
 
 
 def test_publish_async_callables(broker: Broker, topic: NewTopic) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -99,6 +100,30 @@ def crash_halfway(topic: str, store: Path) -> None:
         time.sleep(0.3)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_publish_large_messages_in_chunks_once(
+    airflow_home: Path, once: Callable[..., str], broker: Broker, tmp_path: Path
+) -> None:
+    name, path = once(), tmp_path / "large.jsonl"
+    dag = dag_in(
+        airflow_home,
+        "publishing_chunks",
+        f"""
+        publish = PublishOperator(
+            task_id="publish", topic={name!r}, messages=lambda: ["a", "b" * 6_000_000, "c"], chunking=True
+        )
+        publish >> ConsumeBatchOperator(task_id="consume", topic={name!r}, subscription="s", path={str(path)!r})
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"publish": "success", "consume": "success"}
+    again = clear_and_run(dag, run)
+    manifest = xcom_of(again, "publish")
+    assert (manifest["stored"], manifest["duplicates"]) == (0, 3)
+    assert [message.data()[:2] for message in read_all(broker, name)] == [b"a", b"bb", b"c"]
+    values = [json.loads(line)["value"] for line in path.read_text().splitlines()]
+    assert values == ["a", "b" * 6_000_000, "c"]
 
 
 @pytest.mark.proves("A8")

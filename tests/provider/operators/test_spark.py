@@ -9,7 +9,6 @@ import signal
 import socket
 import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -19,15 +18,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 import pulsar_native
 from airflow_provider_pulsar import credentials_file, spark_options
+from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from broker import Standalone
 from pyspark_pulsar import options, request, tables
 from support.brokers import NewTopic
+from support.processes import ProcessWatch
+from support.spark_submits import RecordedSubmit
 from support.tasks import StateStore, TaskInstance, dag_in, rendered_of, states_of, xcom_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,34 +77,6 @@ def publish(client: pulsar_native.Client, topic: str, numbers: range) -> None:
         producer.send_async(json.dumps({"number": number, "name": f"n{number}"}).encode(), None)
     producer.flush()
     producer.close()
-
-
-class Watch:
-    """Record of the process list: spark-submit and what it started, looked at all the time."""
-
-    def __init__(self) -> None:
-        self.command_lines: set[str] = set()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-
-    def _look(self) -> None:
-        while not self._done.wait(0.05):
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdigit():
-                    try:
-                        text = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    except OSError:
-                        continue
-                    if "pulsar-load" in text or "pyspark" in text:
-                        self.command_lines.add(text)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._done.set()
-        self._thread.join()
 
 
 @pytest.fixture
@@ -158,7 +132,7 @@ def test_load_never_shows_the_token(
         )
         """,
     )
-    with Watch() as watch:
+    with ProcessWatch("pulsar-load", "pyspark") as watch:
         run = dag.test()
     assert set(states_of(run).values()) == {"success"}, states_of(run)
     loaded = rows(tmp_path / "out")
@@ -262,42 +236,14 @@ def test_load_without_spark_names_the_package(connection: Callable[..., str], tm
         operator.execute(context())
 
 
-class Submitted:
-    """A spark-submit that only tells how it was called, and ends as it is told: no cluster is there to run on."""
-
-    def __init__(self, folder: Path, then: str = "exit 1") -> None:
-        self.environment, self._seen = folder / "spark", folder / "seen"
-        binaries = self.environment / "bin"
-        binaries.mkdir(parents=True)
-        script = binaries / "spark-submit"
-        script.write_text(
-            "#!/bin/sh\n"
-            f'printf "%s\\n" "$@" > {self._seen}\n'
-            "prev=\n"
-            'for word in "$@"; do\n'
-            f'  [ "$prev" = --files ] && cp -p "$word" {self._seen}.file && printf "%s" "$word" > {self._seen}.path\n'
-            '  prev="$word"\n'
-            "done\n"
-            f"{then}\n"
-        )
-        script.chmod(0o755)
-        (binaries / "python").symlink_to("/bin/true")
-
-    @property
-    def words(self) -> list[str]:
-        """The words of the command line."""
-        return self._seen.read_text().splitlines()
+class Submitted(RecordedSubmit):
+    """A spark-submit of loads that only records how it was called."""
 
     @property
     def request(self) -> dict[str, Any]:
         """The request of the command line."""
         found: dict[str, Any] = json.loads(self.words[self.words.index("--request") + 1])
         return found
-
-    @property
-    def file(self) -> tuple[Path, Path]:
-        """A copy of the file handed over, and where it was."""
-        return Path(f"{self._seen}.file"), Path(Path(f"{self._seen}.path").read_text())
 
     def operator(self, **options: Any) -> PulsarSparkLoadOperator:
         """Return the operator on this spark-submit."""
@@ -561,14 +507,13 @@ def test_load_passes_openlineage_properties(
     )
     run = dag.test()
     assert states_of(run) == {"load": "success"}
-    words = spark.words
-    properties = dict(words[index + 1].split("=", 1) for index, word in enumerate(words) if word == "--conf")
+    properties = spark.properties
     assert properties["spark.own"] == "kept"
     assert properties["spark.openlineage.parentJobName"] == "load_with_lineage.load"
     assert properties["spark.openlineage.rootParentJobName"] == "load_with_lineage"
     assert len(properties["spark.openlineage.parentRunId"]) == 36
     assert properties["spark.openlineage.transport.url"] == "http://127.0.0.1:1"
-    assert "hush-hush" not in " ".join(words)
+    assert "hush-hush" not in " ".join(spark.words)
 
 
 # ---- success is what the load reports --------------------------------------------------------------------------------
@@ -650,6 +595,32 @@ def test_load_cluster_mode_reads_a_tables_manifest(tmp_path: Path) -> None:
     found = operator.execute(context())
     assert found["rows"] == 7
     assert re.fullmatch(r"\.out-[0-9a-f]{16}\.manifest\.json", Path(found["manifest"]).name)
+
+
+def test_load_deferred_reads_a_tables_manifest(
+    connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Airflow goes on in another process, which has submitted nothing.
+    connection(service_url="pulsar://h:1", spark_credentials_ref="env:A")
+    master = {"conn_type": "spark", "host": "spark://c", "port": 7, "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(master))
+    submitted: list[str] = []
+    monkeypatch.setattr(SparkRestServer, "create", lambda _, words, *more: submitted.extend(words) or "driver-1")
+    arguments: dict[str, Any] = {
+        "topic": "t", "output_path": str(tmp_path / "out"), "output_format": "delta", "metadata": ["__publishTime"],
+        "interval_start": "2026-01-01", "interval_end": "2026-01-02", "deferrable": True, "durable": False,
+    }  # fmt: skip
+    with pytest.raises(TaskDeferred) as deferred:
+        PulsarSparkLoadOperator(task_id="load", **arguments).execute(context())
+    made = request.LoadRequest.parse(submitted[submitted.index("--request") + 1])
+    assert made.source["credentialsRef"] == "env:A"
+    done = {"status": "done", "rows": 7, "seconds": 1.5, "partitions": [{}], "attempt": made.attempt}
+    Path(made.manifest).write_text(json.dumps(done))
+    event = {"driver_id": "driver-1", "state": "FINISHED", "message": ""}
+    found = PulsarSparkLoadOperator(task_id="load", **arguments).execute_complete(
+        context(), event, **deferred.value.kwargs or {}
+    )
+    assert (found["rows"], found["manifest"]) == (7, made.manifest)
 
 
 @pytest.mark.usefixtures("yarn")

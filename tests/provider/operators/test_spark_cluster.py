@@ -1,10 +1,12 @@
-"""The load on a real Spark standalone cluster, deploy mode cluster: started by REST, waited for by a trigger."""
+"""Loads and users' applications on a real Spark standalone cluster: drivers started by REST, credentials as files."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +14,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
+import py_files
+from airflow_provider_pulsar import credentials_file
+from airflow_provider_pulsar.hooks.spark_rest import DriverStatus, SparkRestServer
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
 from airflow_provider_pulsar.triggers.spark import SparkDriverTrigger
 from environments import ROOT
 from pulsar_native import Client
@@ -160,6 +166,24 @@ def test_load_killed_while_deferred_ends_the_driver(standalone: SparkRestServer,
     assert standalone.status(driver_id).state == "KILLED"
 
 
+@pytest.mark.slow
+@pytest.mark.proves("A27", "S2")
+def test_load_in_cluster_mode_with_the_packages_as_a_zip(
+    standalone: SparkRestServer, filled: str, tmp_path: Path
+) -> None:
+    code = "import pathlib, sys, support.spark_cluster as c; print(c.bare_python(pathlib.Path(sys.argv[1])))"
+    made = subprocess.run(
+        [str(SPARK / "bin" / "python"), "-c", code, str(tmp_path / "bare")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    conf = {**OPTIONS["conf"], "spark.pyspark.python": made.stdout.strip()}
+    with pytest.raises(AirflowException, match=r"ended as (FAILED|ERROR)"):
+        load(filled, tmp_path / "none", conf=conf).execute(context_of(store=StateStore()))
+    zipped = py_files.build(tmp_path / "py-files" / "pulsar.zip")
+    result = load(filled, tmp_path / "out", conf=conf, py_files=str(zipped)).execute(context_of(store=StateStore()))
+    assert (result["rows"], numbers(tmp_path / "out")) == (100, list(range(100)))
+
+
 def test_load_secret_is_not_given_to_the_master(
     standalone: SparkRestServer, cluster: SparkCluster, connection: Callable[..., str], broker: Broker, tmp_path: Path
 ) -> None:
@@ -169,3 +193,84 @@ def test_load_secret_is_not_given_to_the_master(
     assert "very.secret" not in (cluster.folder / "master.log").read_text()
     with pytest.raises(AirflowException, match=r"spark\.master\.rest\.enabled=true"):
         SparkRestServer(["http://127.0.0.1:1"]).status("driver-1")
+
+
+# ---- applications of users -------------------------------------------------------------------------------------------
+
+_APPLICATION = """
+import json, sys
+from pyspark.sql import SparkSession
+from pyspark_pulsar import connection_options
+
+topic, path = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+options = connection_options(spark)
+rows = spark.read.format("pulsar").options(**options).option("topic", topic).load().count()
+with open(path, "w") as file:
+    json.dump({"rows": rows, "reference": options.get("credentialsRef")}, file)
+spark.stop()
+"""
+
+
+class Application(PulsarSparkSubmitMixin, SparkSubmitOperator):
+    """SparkSubmitOperator with a Pulsar connection."""
+
+
+def application(topic: str, folder: Path, conn_id: str) -> Application:
+    """Return the operator of an application that writes what it found to the file `found` of a folder."""
+    (folder / "job.py").write_text(_APPLICATION)
+    options = {name: OPTIONS[name] for name in ("driver_memory", "executor_memory", "conf")}
+    return Application(
+        task_id="job",
+        application=str(folder / "job.py"),
+        application_args=[topic, str(folder / "found")],
+        conn_id=conn_id,
+        spark_environment=str(SPARK),
+        **options,
+    )
+
+
+@pytest.mark.proves("A27")
+def test_application_on_a_cluster_gets_the_secret_as_a_file(
+    cluster: SparkCluster, connection: Callable[..., str], broker: Broker, filled: str, tmp_path: Path
+) -> None:
+    host, _, port = cluster.url.removeprefix("spark://").partition(":")
+    connection("client_mode", conn_type="spark", host=f"spark://{host}", port=int(port))
+    connection(service_url=broker.service_url, auth_method="token", token="very.secret")
+    application(filled, tmp_path, "client_mode").execute(context_of())
+    found = json.loads((tmp_path / "found").read_text())
+    kind, _, name = found["reference"].partition(":")
+    # A reference that no task could resolve would have failed it.
+    assert (found["rows"], kind) == (100, "file")
+    assert not (credentials_file.folder() / name).exists()
+
+
+@pytest.mark.proves("A27", "A28")
+def test_application_in_cluster_mode_uses_credentials_of_the_workers(
+    standalone: SparkRestServer, connection: Callable[..., str], broker: Broker, filled: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("very.secret")
+    connection(service_url=broker.service_url, token="other", spark_credentials_ref=f"file:{token}")
+    operator, store = application(filled, tmp_path, "standalone"), StateStore()
+    operator.execute(context_of(store=store))
+    assert json.loads((tmp_path / "found").read_text()) == {"rows": 100, "reference": f"file:{token}"}
+    assert standalone.status(store[operator.external_id_key]).state == "FINISHED"
+
+
+def test_application_of_a_failed_driver_fails(
+    standalone: SparkRestServer,
+    connection: Callable[..., str],
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    connection(service_url=broker.service_url)
+    states = iter([DriverStatus("RUNNING"), DriverStatus("FAILED", "out of memory")])
+    monkeypatch.setattr(SparkRestServer, "create", lambda *_: "driver-1")
+    monkeypatch.setattr(SparkRestServer, "status", lambda *_: next(states))
+    with pytest.raises(RuntimeError, match="driver-1 exited with status FAILED"):
+        application("any", tmp_path, "standalone").execute(context_of(store=StateStore()))
+    assert "out of memory" in caplog.text + capfd.readouterr().out

@@ -1,18 +1,21 @@
-"""spark-submit of a load: environment variables for its process only, its result from the output, no orphans.
+"""spark-submit of a task: variables for its process only, what it tells in its output, no orphans.
 
 Rules: secrets of the started process go into its environment, never on a command line. On Linux a spark-submit ends
-with its task, also after SIGKILL, so that a retry finds no other writer.
+with its task, also after SIGKILL, so that a retry finds no other writer. A user's own class of hook keeps its methods:
+they come first, and `super()` in them reaches those of this module.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +25,7 @@ from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
 try:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 except ImportError as error:
-    raise missing("spark", "The Spark load") from error
+    raise missing("spark", "spark-submit with a Pulsar connection") from error
 
 _RESULT = '{"pulsar_load":'
 _PR_SET_PDEATHSIG = 1
@@ -30,30 +33,40 @@ _PR_SET_PDEATHSIG = 1
 _UI = re.compile(r"(?:SparkUI.*started at|tracking URL:)\s+(https?://[^\s,]+)")
 
 
-class SparkLoadHook(SparkSubmitHook):
-    """Spark submit hook with variables for the started process only, which reads the load's last line.
+class PulsarSparkSubmitHook(SparkSubmitHook):
+    """Spark submit hook that an operator completes at the last moment, and whose process ends with the task.
 
-    `process_env` may be filled until `submit`. `result` is the load's last line, None if its driver runs elsewhere or
-    printed nothing.
+    `on_submit` is called with the hook before anything is started, and `on_ui_url` with the address of the driver's web
+    interface. `process_env` are variables of the started process only. `is_python` says that the application is a
+    Python file, which a standalone master's REST server must start. `result` is the last line of the load application,
+    None for other applications and for a driver elsewhere.
     """
 
-    def __init__(self, *, process_env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.process_env: dict[str, str] = dict(process_env or {})
-        self.result: dict[str, Any] | None = None
-        self.ui_url: str | None = None
-        self.on_ui_url: Callable[[str], None] = _ignore
+    result: dict[str, Any] | None = None
+    ui_url: str | None = None
+    is_python = False
 
-    @classmethod
-    def of(cls, plain: SparkSubmitHook, process_env: Mapping[str, str]) -> SparkLoadHook:
-        """Return a hook with the arguments of a plain one, which the base operator has created."""
-        made = cls.__new__(cls)
-        made.__dict__.update(plain.__dict__)
-        made.process_env = dict(process_env)
-        made.result = None
-        made.ui_url = None
-        made.on_ui_url = _ignore
-        return made
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._extend()
+
+    @staticmethod
+    def of(plain: SparkSubmitHook) -> PulsarSparkSubmitHook:
+        """Return the same hook with the methods of this class behind those of its own; raises TypeError for others."""
+        if not isinstance(plain, SparkSubmitHook):
+            raise TypeError(f"The hook must be a SparkSubmitHook, not {type(plain).__name__}")
+        hook: Any = plain
+        if not isinstance(hook, PulsarSparkSubmitHook):
+            own: Any = type(plain)
+            hook.__class__ = _extended(own)
+            hook._extend()
+        extended: PulsarSparkSubmitHook = hook
+        return extended
+
+    def _extend(self) -> None:
+        self.process_env: dict[str, str] = {}
+        self.on_submit: Callable[[PulsarSparkSubmitHook], None] = _ignore
+        self.on_ui_url: Callable[[str], None] = _ignore
 
     @property
     def is_local(self) -> bool:
@@ -61,9 +74,14 @@ class SparkLoadHook(SparkSubmitHook):
         return str(self._connection["master"]).startswith("local")
 
     @property
-    def has_rest_status(self) -> bool:
-        """True if the driver runs in a standalone cluster, whose master has a REST server."""
+    def has_standalone_driver(self) -> bool:
+        """True if the driver runs in a standalone cluster (deploy mode cluster)."""
         return bool(self._should_track_driver_status)
+
+    @property
+    def is_started_by_rest(self) -> bool:
+        """True if the REST server of a standalone master starts the driver, and knows its status."""
+        return self.has_standalone_driver and self.is_python
 
     @property
     def rest_server(self) -> SparkRestServer:
@@ -74,6 +92,15 @@ class SparkLoadHook(SparkSubmitHook):
     def has_driver_here(self) -> bool:
         """True if the driver's output is that of spark-submit: every deploy mode but cluster."""
         return self.is_local or self._connection["deploy_mode"] != "cluster"
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Spark's configuration as it is submitted."""
+        return self._conf or {}
+
+    def set_properties(self, properties: Mapping[str, Any]) -> None:
+        """Set Spark's configuration; the operator's own is left as it is."""
+        self._conf = dict(properties)
 
     def hand_over_file(self, path: str) -> None:
         """Add a file that Spark copies to the driver and every executor."""
@@ -90,8 +117,9 @@ class SparkLoadHook(SparkSubmitHook):
             self._env.pop(name, None)
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run spark-submit, whose process ends with this one; a standalone cluster's driver is asked of its master."""
-        if self.has_rest_status:
+        """Run spark-submit, whose process ends with this one, or start a standalone cluster's Python driver by REST."""
+        self.on_submit(self)
+        if self.is_started_by_rest:
             self._driver_id = self._create_driver(application)
             return self._driver_id
         if sys.platform == "linux":
@@ -111,7 +139,7 @@ class SparkLoadHook(SparkSubmitHook):
         mode = args.index("--deploy-mode")
         # The spark-submit beside the driver runs it in its own process.
         del args[mode : mode + 2]
-        properties = {str(name): str(text) for name, text in (self._conf or {}).items()}
+        properties = {str(name): str(text) for name, text in self.properties.items()}
         properties |= {"spark.master": str(self._connection["master"]), "spark.app.name": str(self._name)}
         if self._driver_memory:
             properties["spark.driver.memory"] = str(self._driver_memory)
@@ -120,12 +148,26 @@ class SparkLoadHook(SparkSubmitHook):
         self.log.info("The master started the driver %s", driver_id)
         return driver_id
 
+    def _start_driver_status_tracking(self) -> None:
+        if not self.is_started_by_rest:
+            super()._start_driver_status_tracking()
+            return
+        while (status := self.rest_server.status(str(self._driver_id))).is_active:
+            time.sleep(self._status_poll_interval)
+        self._driver_status = status.state
+        if status.message:
+            self.log.error("The driver %s ended as %s: %s", self._driver_id, status.state, status.message)
+
     def on_kill(self) -> None:
-        """End the load: the driver of a standalone cluster by REST, else as the base class does."""
-        if not self.has_rest_status:
+        """End the application: the driver that the REST server has started by REST, else as the base class does."""
+        if not self.is_started_by_rest:
             super().on_kill()
-        elif self._driver_id:
-            self.rest_server.kill(self._driver_id)
+            return
+        try:
+            if self._driver_id:
+                self.rest_server.kill(self._driver_id)
+        finally:
+            self._run_post_submit_commands()
 
     def _build_spark_common_args(self) -> list[str]:
         args: list[str] = super()._build_spark_common_args()
@@ -149,8 +191,19 @@ class SparkLoadHook(SparkSubmitHook):
             yield line
 
 
-def _ignore(url: str) -> None:
-    """Do nothing with the address of a web interface."""
+@functools.cache
+def _extended(kind: Any) -> type[PulsarSparkSubmitHook]:
+    """Return the class with the methods of a user's class before those of ours, under the name of the user's."""
+    if kind is SparkSubmitHook:
+        return PulsarSparkSubmitHook
+    named = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    metaclass: Any = type(kind)
+    made: type[PulsarSparkSubmitHook] = metaclass(kind.__name__, (kind, PulsarSparkSubmitHook), named)
+    return made
+
+
+def _ignore(_: object) -> None:
+    """Do nothing."""
 
 
 def _ending_with_parent() -> Callable[[], None]:

@@ -1,0 +1,444 @@
+"""PulsarSparkSubmitMixin: the connection that an application gets, and where its secret is meanwhile."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+import pulsar_native
+from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
+from airflow_provider_pulsar.links.pulsar import SparkUILink
+from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
+from broker import Standalone
+from environments import ROOT
+from support.processes import ProcessWatch
+from support.spark_submits import RecordedSubmit
+from support.tasks import StateStore, context_of, dag_in, rendered_of, states_of, xcom_of
+
+SYSTEM = ROOT / "tests" / "system"
+EXAMPLE = "example_spark_application"
+SECRET = "hush-hush"
+REFERENCE = "spark.pulsar.credentialsRef"
+
+
+class Job(PulsarSparkSubmitMixin, SparkSubmitOperator):
+    """The mixin as its documentation says."""
+
+
+class OwnHook(SparkSubmitHook):
+    """A user's hook: it changes the command, and its `submit` takes no more than it needs."""
+
+    submitted: str | None = None
+
+    def _build_spark_common_args(self) -> list[str]:
+        return [*super()._build_spark_common_args(), "--conf", "spark.own.hook=yes"]
+
+    def submit(self, application: str = "") -> str | None:  # type: ignore[override]
+        self.submitted = application
+        driver_id: str | None = super().submit(application)
+        return driver_id
+
+
+class OwnOperator(SparkSubmitOperator):
+    """A user's operator with a parameter, a template field and a hook of its own."""
+
+    template_fields = (*SparkSubmitOperator.template_fields, "team")
+
+    def __init__(self, *, team: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.team = team
+
+    def _get_hook(self) -> SparkSubmitHook:
+        return OwnHook(conf={**(self.conf or {}), "spark.team": self.team}, application_args=self.application_args)
+
+
+class BehindMixin(PulsarSparkSubmitMixin, OwnOperator):
+    """The mixin before a user's operator."""
+
+
+class BesideMixin(PulsarSparkSubmitMixin, SparkSubmitOperator):
+    """A class that makes its hook itself, without the mixin's knowledge."""
+
+    def _get_hook(self) -> SparkSubmitHook:
+        return OwnHook(conf={**(self.conf or {}), "spark.team": "b"}, application_args=self.application_args)
+
+
+def job(spark: RecordedSubmit, kind: type[PulsarSparkSubmitMixin] = Job, **options: Any) -> Any:
+    """Return an operator on a recorded spark-submit."""
+    return kind(task_id="job", application="/jobs/job.py", spark_environment=str(spark.environment), **options)
+
+
+def define_spark(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
+    """Define spark_default."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Define spark_default as this machine."""
+    define_spark(monkeypatch, host="local[1]")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Define spark_default as a cluster, with the driver here."""
+    define_spark(monkeypatch, host="spark://c", port=7)
+
+
+@pytest.fixture
+def secret(connection: Callable[..., str]) -> None:
+    """Define pulsar_default with a token."""
+    connection(
+        service_url="pulsar://h:1", admin_url="http://h:2", listener_name="inner", auth_method="token", token=SECRET
+    )
+
+
+# ---- real Spark ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("local")
+@pytest.mark.proves("A27", "K6")
+def test_submit_example_reads_secured_topic(
+    secure_broker: Standalone,
+    connection: Callable[..., str],
+    airflow_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    token = secure_broker.token()
+    connection(
+        service_url=secure_broker.service_url, admin_url=secure_broker.admin_url, auth_method="token", token=token
+    )
+    topic = f"persistent://public/default/orders-{time.time_ns()}"
+    with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
+        orders = [{"customer": f"c{number % 3}", "amount": number} for number in range(30)]
+        client.create_producer(topic).send_many(json.dumps(order).encode() for order in orders)
+    monkeypatch.setenv("SPARK_APPLICATIONS", str(SYSTEM / "applications"))
+    monkeypatch.setenv("EXAMPLES_FOLDER", str(tmp_path))
+    monkeypatch.setenv("SPARK_ENVIRONMENT", str(ROOT / ".envs" / "spark"))
+    path = airflow_home / "dags" / f"{EXAMPLE}.py"
+    shutil.copy(SYSTEM / path.name, path)
+    spec = importlib.util.spec_from_file_location(EXAMPLE, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    events = tmp_path / "events"
+    events.mkdir()
+    task = module.dag.task_dict["totals"]
+    task.params = {"topic": topic}
+    task.conf |= {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{events}",
+    }
+    with ProcessWatch("totals_by_customer") as watch:
+        run = module.dag.test()
+    assert states_of(run) == {"totals": "success"}
+    totals = {row["customer"]: row["total"] for row in pq.read_table(tmp_path / "totals").to_pylist()}
+    assert totals == {"c0": 135.0, "c1": 145.0, "c2": 155.0}
+
+    printed = capfd.readouterr()
+    places = {
+        "process list": "\n".join(watch.command_lines),
+        "task log": caplog.text + printed.out + printed.err,
+        "rendered fields": json.dumps(rendered_of(run, "totals"), default=str),
+        "XCom": json.dumps(xcom_of(run, "totals")),
+        "Spark event log": "\n".join(each.read_text() for each in events.rglob("*") if each.is_file()),
+    }
+    # What was looked at is really there, and has the reference where it belongs.
+    for place in ("process list", "task log", "Spark event log"):
+        assert f"{REFERENCE}" in places[place], place
+    assert topic in places["rendered fields"] and "spark.pulsar" not in places["rendered fields"]
+    assert [place for place, text in places.items() if token in text] == []
+
+
+# ---- what is handed over ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("local", "secret")
+@pytest.mark.proves("A27")
+def test_submit_local_connection_in_conf_secret_in_variable(tmp_path: Path) -> None:
+    operator = job(spark := RecordedSubmit(tmp_path, "exit 0"), conf={"spark.own": "1"}, application_args=["a"])
+    operator.execute(context_of())
+    assert spark.properties == {
+        "spark.own": "1",
+        "spark.pulsar.service.url": "pulsar://h:1",
+        "spark.pulsar.admin.url": "http://h:2",
+        "spark.pulsar.client.listenerName": "inner",
+        "spark.pulsar.client.tlsAllowInsecureConnection": "false",
+        "spark.pulsar.client.tlsHostnameVerificationEnable": "true",
+        "spark.pulsar.client.operationTimeoutMs": "30000",
+        REFERENCE: "env:PULSAR_CREDENTIALS",
+    }
+    assert json.loads(spark.variable) == {"method": "token", "token": SECRET}
+    assert spark.words[-2:] == ["/jobs/job.py", "a"]
+    assert SECRET not in " ".join(spark.words)
+    # Neither for a later attempt of this process, nor in the fields of the task.
+    assert "PULSAR_CREDENTIALS" not in operator._hook.process_env | (operator._hook._env or {})
+    assert operator.conf == {"spark.own": "1"}
+
+
+@pytest.mark.usefixtures("cluster", "secret")
+@pytest.mark.proves("K6")
+def test_submit_cluster_secret_file_is_private_and_removed(tmp_path: Path) -> None:
+    spark = RecordedSubmit(tmp_path)
+    with pytest.raises(AirflowException) as failure:
+        job(spark, files="/etc/hosts").execute(context_of())
+    copied, place = Path(f"{tmp_path}/seen.file"), spark.words[spark.words.index("--files") + 1]
+    own, _, ours = place.partition(",")
+    assert own == "/etc/hosts" and spark.properties[REFERENCE] == f"file:{Path(ours).name}"
+    assert not copied.exists() and not Path(ours).exists(), "the file must be gone after the task"
+    assert spark.variable == "" and SECRET not in f"{spark.words} {failure.value}"
+    with pytest.raises(AirflowException):
+        job(RecordedSubmit(tmp_path / "alone")).execute(context_of())
+    copied = tmp_path / "alone" / "seen.file"
+    assert json.loads(copied.read_text()) == {"method": "token", "token": SECRET}
+    assert stat.S_IMODE(os.stat(copied).st_mode) == 0o600
+
+
+@pytest.mark.usefixtures("local", "secret")
+def test_submit_conf_of_user_wins(tmp_path: Path) -> None:
+    own = {"spark.pulsar.service.url": "pulsar://mine:1", "spark.pulsar.CLIENT.listenername": "mine"}
+    job(spark := RecordedSubmit(tmp_path, "exit 0"), conf=own).execute(context_of())
+    found = spark.properties
+    assert {name: found[name] for name in own} == own
+    assert "spark.pulsar.client.listenerName" not in found
+    assert (found["spark.pulsar.admin.url"], found[REFERENCE]) == ("http://h:2", "env:PULSAR_CREDENTIALS")
+    # With a reference of the user's there is nothing to hand over.
+    referring = job(spark := RecordedSubmit(tmp_path / "r", "exit 0"), conf={REFERENCE: "env:MINE"})
+    referring.execute(context_of())
+    assert (spark.properties[REFERENCE], spark.variable) == ("env:MINE", "")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_submit_credentials_that_spark_has(connection: Callable[..., str], tmp_path: Path) -> None:
+    connection(service_url="pulsar://h:1", token=SECRET, spark_credentials_ref="file:/run/token")
+    job(spark := RecordedSubmit(tmp_path, "exit 0")).execute(context_of())
+    assert spark.properties[REFERENCE] == "file:/run/token" and "--files" not in spark.words
+    connection(service_url="pulsar://h:1")
+    job(spark := RecordedSubmit(tmp_path / "open", "exit 0")).execute(context_of())
+    assert REFERENCE not in spark.properties and "--files" not in spark.words
+
+
+@pytest.mark.usefixtures("local", "secret")
+def test_submit_openlineage_properties_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "airflow.providers.apache.spark.operators.spark_submit"
+    monkeypatch.setattr(
+        f"{module}.inject_parent_job_information_into_spark_properties",
+        lambda properties, _: {**properties, "spark.openlineage.parentJobName": "j"},
+    )
+    operator = job(spark := RecordedSubmit(tmp_path, "exit 0"), openlineage_inject_parent_job_info=True)
+    operator.execute(context_of())
+    assert spark.properties["spark.openlineage.parentJobName"] == "j"
+    assert spark.properties["spark.pulsar.service.url"] == "pulsar://h:1"
+
+
+# ---- users' own classes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("local", "secret")
+@pytest.mark.parametrize(("kind", "options", "team"), [(BehindMixin, {"team": "a"}, "a"), (BesideMixin, {}, "b")])
+def test_submit_own_hook_keeps_its_methods(kind: Any, options: dict[str, str], team: str, tmp_path: Path) -> None:
+    operator = job(spark := RecordedSubmit(tmp_path, "exit 0"), kind, conf={"spark.own": "1"}, **options)
+    operator.execute(context_of())
+    hook = operator._hook
+    assert isinstance(hook, OwnHook) and type(hook).__name__ == "OwnHook" and hook.submitted == "/jobs/job.py"
+    own = {"spark.own.hook": "yes", "spark.team": team, "spark.own": "1"}
+    ours = {"spark.pulsar.service.url": "pulsar://h:1", REFERENCE: "env:PULSAR_CREDENTIALS"}
+    assert own.items() | ours.items() <= spark.properties.items()
+    assert json.loads(spark.variable)["token"] == SECRET
+
+
+def test_submit_own_operator_keeps_fields_and_order() -> None:
+    assert BehindMixin.template_fields == OwnOperator.template_fields
+    with pytest.raises(TypeError, match="missing keyword argument 'team'"):
+        BehindMixin(task_id="job")
+    with pytest.raises(TypeError, match="MRO"):
+        type("Wrong", (SparkSubmitOperator, PulsarSparkSubmitMixin), {})
+
+
+def test_submit_hook_of_another_kind_raises(tmp_path: Path) -> None:
+    operator = Job(task_id="job", application="a.py")
+    with pytest.raises(TypeError, match="must be a SparkSubmitHook, not object"):
+        operator._hook = object()
+
+
+@pytest.mark.usefixtures("local", "secret")
+def test_submit_link_to_spark_ui(tmp_path: Path) -> None:
+    class Linked(PulsarSparkSubmitMixin, SparkSubmitOperator):
+        operator_extra_links = (SparkUILink(),)
+
+    line = "echo 'INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://driver:4040'"
+    for number, (kind, found) in enumerate(((Linked, "http://driver:4040"), (Job, None))):
+        context = context_of()
+        operator = job(RecordedSubmit(tmp_path / str(number), line), kind)
+        operator.execute(context)
+        key: Any = None
+        assert SparkUILink().get_link(operator, ti_key=key) == "http://driver:4040"
+        assert context["ti"].xcoms.get(SparkUILink().xcom_key) == found
+
+
+@pytest.mark.usefixtures("local", "secret")
+def test_submit_mapped_task(airflow_home: Path, tmp_path: Path) -> None:
+    then = f'for word in "$@"; do last="$word"; done; echo "$PULSAR_CREDENTIALS" > {tmp_path}/$last'
+    spark = RecordedSubmit(tmp_path, then)
+    dag = dag_in(
+        airflow_home,
+        "mapped_applications",
+        f"""
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+        from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
+
+        class Job(PulsarSparkSubmitMixin, SparkSubmitOperator):
+            def __init__(self, *, day=None, **kwargs):
+                super().__init__(**kwargs)
+
+        options = dict(
+            application="/jobs/job.py", pulsar_conn_id="pulsar_default", spark_environment={str(spark.environment)!r}
+        )
+        Job.partial(task_id="job", **options).expand(application_args=[["one"], ["two"]])
+        Job.partial(task_id="leaking", conf={{"spark.pulsar.x": "{{{{ params.brought }}}}"}},
+            params={{"brought": "token:of-another"}}, **options).expand(application_args=[["three"]])
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"job[0]": "success", "job[1]": "success", "leaking[0]": "failed"}
+    assert [json.loads((tmp_path / name).read_text())["token"] for name in ("one", "two")] == [SECRET, SECRET]
+    # What a template has brought is found before Airflow stores it, which knows neither the name nor the value.
+    assert not (tmp_path / "three").exists() and "of-another" not in json.dumps(rendered_of(run, "leaking"))
+
+
+# ---- secrets of the user's -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("K6")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"conf": {"spark.pulsar.client.authParams": SECRET}}, "conf must not hold Pulsar's secrets"),
+        ({"conf": {"spark.pulsar.x": "token:hush-hush"}}, "conf must not hold Pulsar's secrets"),
+        ({"conf": {REFERENCE: SECRET}}, r"conf must not hold a secret \(credentialsRef\)"),
+        ({"conf": {REFERENCE: "conf:spark.my.key", "spark.my.key": SECRET}}, r"Pulsar's secrets \(spark.my.key\)"),
+        ({"env_vars": {"PULSAR_TOKEN": SECRET}}, "env_vars must not hold Pulsar's secrets"),
+    ],
+)
+def test_submit_secret_in_spark_options_raises(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    spark = RecordedSubmit(tmp_path)
+    with pytest.raises(ValueError, match=message) as refused:
+        job(spark, **arguments)
+    assert SECRET not in str(refused.value)
+    operator = job(spark)
+    for name, value in arguments.items():
+        setattr(operator, name, value)
+    for use in (operator.render_template_fields, operator.execute):
+        with pytest.raises(ValueError, match=message):
+            use(context_of())
+    assert not spark.was_called
+
+
+# ---- drivers of a standalone master ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("application", ["/jobs/job.py", "/jobs/job.jar"])
+@pytest.mark.usefixtures("secret")
+@pytest.mark.proves("K6")
+def test_submit_secret_for_standalone_driver_is_refused(
+    application: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    define_spark(monkeypatch, host="spark://c", port=7, extra={"deploy-mode": "cluster"})
+    operator = job(spark := RecordedSubmit(tmp_path))
+    operator.application = application
+    with pytest.raises(AirflowFailException, match="spark_credentials_ref") as refused:
+        operator.execute(context_of(store=StateStore()))
+    assert not spark.was_called and SECRET not in str(refused.value)
+
+
+class FinishedHook(SparkSubmitHook):
+    """A hook whose driver has ended well."""
+
+    def _start_driver_status_tracking(self) -> None:
+        self._driver_status = "FINISHED"
+
+
+class JarJob(PulsarSparkSubmitMixin, SparkSubmitOperator):
+    """An application of the Java machine."""
+
+    def _get_hook(self) -> SparkSubmitHook:
+        return FinishedHook(conf=self.conf, java_class="org.example.Main")
+
+
+def test_submit_jar_in_standalone_cluster_is_left_to_spark(
+    connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connection(service_url="pulsar://h:1")
+    define_spark(monkeypatch, host="spark://c", port=7, extra={"deploy-mode": "cluster"})
+
+    def create(*_: object) -> str:
+        raise AssertionError("Java needs no REST server")
+
+    monkeypatch.setattr(SparkRestServer, "create", create)
+    operator = job(spark := RecordedSubmit(tmp_path, "echo submitted as driver-20260101-0001"), JarJob)
+    operator.application = "/jobs/job.jar"
+    operator.execute(context_of(store=(store := StateStore())))
+    assert spark.words[-3:] == ["--deploy-mode", "cluster", "/jobs/job.jar"]
+    assert spark.properties["spark.pulsar.service.url"] == "pulsar://h:1"
+    assert store[operator.external_id_key] == "driver-20260101-0001"
+
+
+# ---- the end of the task ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster", "secret")
+@pytest.mark.proves("A29", "K6")
+def test_submit_killed_task_leaves_no_file_and_no_process(tmp_path: Path) -> None:
+    spark = RecordedSubmit(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    child = os.fork()
+    if child == 0:  # the task's process, which Airflow tells to end while spark-submit runs
+        operator = job(spark)
+
+        def end(*_: object) -> None:
+            operator.on_kill()
+            os._exit(0)
+
+        try:
+            signal.signal(signal.SIGTERM, end)
+            operator.execute(context_of())
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + 60
+    while not ((pid := tmp_path / "pid").exists() and pid.read_text().endswith("\n")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    place = spark.file[1]
+    assert place.exists()
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not place.exists()
+    while Path(f"/proc/{int(pid.read_text())}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("cluster", "secret")
+def test_submit_killed_before_it_began_reads_no_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_PULSAR_DEFAULT")
+    job(spark := RecordedSubmit(tmp_path)).on_kill()
+    assert not spark.was_called
