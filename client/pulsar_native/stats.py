@@ -46,7 +46,8 @@ class ConsumerStats:
     """Statistics of a consumer or reader. A message counts as received when the application has it.
 
     A cumulative acknowledgement counts once. Failed receives are calls that raised, time-outs excluded, and entries
-    discarded because they are damaged or cannot be decrypted.
+    discarded because they are damaged or cannot be decrypted. `total_decryption_failed` counts entries, delivered
+    again or not.
     """
 
     topic: str = ""
@@ -67,6 +68,7 @@ class ConsumerStats:
     total_bytes_received: int = 0
     total_receive_failed: int = 0
     total_batch_receive_failed: int = 0
+    total_decryption_failed: int = 0
     total_acks_sent: int = 0
     total_acks_failed: int = 0
     total_negative_acks: int = 0

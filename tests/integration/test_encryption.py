@@ -482,6 +482,7 @@ class TestFailureActions:
         # In entries: of the broker's view nothing else was acknowledged.
         left = 1 if batching else 3
         eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == left)
+        assert consumer.stats().total_decryption_failed == left
         consumer.close()
         # Nothing is lost: with the right key it is all there.
         again = client.subscribe(name, "sub", ConsumerType.Shared, crypto_key_reader=keys.reader("alice"))

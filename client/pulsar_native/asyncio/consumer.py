@@ -208,8 +208,8 @@ class Consumer(Receiving[T_co]):
     async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Waits until there is one; waiting tasks are served in order.
 
-        Cancelling the task loses no message. Raises `Timeout`, `AlreadyClosed`, and `CryptoError` for a message that
-        cannot be decrypted.
+        Cancelling the task loses no message. A message that cannot be decrypted is not returned, unless
+        `crypto_failure_action` is `CONSUME`. Raises `Timeout` and `AlreadyClosed`.
 
         :param timeout_millis: limit in milliseconds. Default None: no limit.
         """
@@ -224,8 +224,8 @@ class Consumer(Receiving[T_co]):
     async def batch_receive(self) -> list[Message[T_co]]:
         """Return messages up to the limits of `batch_receive_policy`; none if none came in its time.
 
-        A cancelled call has the messages it had collected redelivered. Raises `AlreadyClosed`, and `CryptoError` for a
-        message that cannot be decrypted.
+        A cancelled call has the messages it had collected redelivered. Messages that cannot be decrypted are left
+        out, as by `receive`. Raises `AlreadyClosed`.
         """
         collector = batch_collector(self._inner.config, self._loop.time())
         try:
@@ -469,8 +469,8 @@ class Reader(Receiving[T_co]):
     async def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Waits until there is one; waiting tasks are served in order.
 
-        Cancelling the task loses no message. Raises `Timeout`, `AlreadyClosed`, and `CryptoError` for a message that
-        cannot be decrypted.
+        Cancelling the task loses no message. A message that cannot be decrypted is not returned, unless
+        `crypto_failure_action` is `CONSUME`. Raises `Timeout` and `AlreadyClosed`.
 
         :param timeout_millis: limit in milliseconds. Default None: no limit.
         """

@@ -105,8 +105,9 @@ class ConsumerConfig(Config):
     :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
         Default False.
     :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
-    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) raises `CryptoError`
-        and leaves it unacknowledged, `DISCARD` acknowledges and skips it, `CONSUME` returns it encrypted.
+    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) logs an error and
+        leaves it unacknowledged, `DISCARD` acknowledges and skips it, `CONSUME` returns it encrypted. The first two do
+        not return it; `ConsumerStats.total_decryption_failed` counts them.
     :param batch_receive_policy: limits of `batch_receive`. Default None: 10 MiB or 100 ms.
     :param pattern_auto_discovery_period: seconds between two listings of the topics of a pattern, at least 1 (smaller
         values count as 1), beside the broker's own notifications (PIP-145). Default 60.

@@ -54,8 +54,9 @@ class ReaderConfig(Config):
     :param expire_time_of_incomplete_chunked_message_ms: milliseconds after which an incomplete chunked message is
         dropped and acknowledged. Default 60000; 0 for never.
     :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
-    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) raises `CryptoError`,
-        `DISCARD` skips it, `CONSUME` returns it encrypted.
+    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) logs an error,
+        and does not return it; `DISCARD` skips it, `CONSUME` returns it encrypted. Ranges of columns raise
+        `CryptoError` for the first.
     :param key_hash_range: pairs (first, last) of hashes, 0 to 65535, both bounds included, without overlap: only
         messages with a key in them are read. Default None: all messages.
     """

@@ -573,6 +573,7 @@ class ConsumeJob:
             millis = _SLICE_MS if limit is None else min(_SLICE_MS, 1000 * (self._started + limit - now))
             if not writer.take(flow, batch, millis):
                 batch.stop_reason = flow.ended
+        flow.check_decrypted()
         writer.finish(batch, self._calls.check)
         self._warn_of_nothing(flow)
 

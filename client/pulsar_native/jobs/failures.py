@@ -40,6 +40,7 @@ def is_permanent(error: BaseException) -> bool:
             JobRefused,
             errors.AuthenticationError,
             errors.AuthorizationError,
+            errors.CryptoError,
             errors.ErrorGettingAuthenticationData,
             errors.IncompatibleSchema,
             errors.InvalidConfiguration,

@@ -27,6 +27,7 @@ class BatchReceiver:
         self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float, ordered: bool = False
     ) -> None:
         """Get the end of each partition; `ordered` if the subscription delivers each partition in order."""
+        self._consumers = list(consumers)
         self._active = list(consumers)
         self._given = _Given(ordered)
         # Last id and mark-delete position of each partition at the start.
@@ -47,6 +48,17 @@ class BatchReceiver:
                         self._owners[name] = consumer
             self._active = list(dict.fromkeys(self._owners.values()))
         self._quiet_since = time.monotonic()
+
+    def check_decrypted(self) -> None:
+        """Raise `CryptoError` if messages were left out because they cannot be decrypted: the batch has a gap."""
+        from pulsar_native import CryptoError
+
+        failed = sum(consumer.stats().total_decryption_failed for consumer in self._consumers)
+        if failed:
+            raise CryptoError(
+                f"{failed} entries cannot be decrypted, so the batch would have gaps; they stay in the subscription. "
+                "Give private_keys with the keys they were encrypted for"
+            )
 
     @property
     def ended(self) -> str | None:

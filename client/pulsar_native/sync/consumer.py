@@ -342,8 +342,8 @@ class Consumer(Receiving[T_co]):
     def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
 
-        Raises `Timeout`, `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
-        `InvalidConfiguration` on a consumer with a `message_listener`.
+        A message that cannot be decrypted is not returned, unless `crypto_failure_action` is `CONSUME`. Raises
+        `Timeout`, `AlreadyClosed`, `Interrupted`, and `InvalidConfiguration` on a consumer with a `message_listener`.
 
         :param timeout_millis: limit in milliseconds. Default None: no limit.
         """
@@ -358,7 +358,7 @@ class Consumer(Receiving[T_co]):
     def batch_receive(self) -> list[Message[T_co]]:
         """Return messages up to the limits of `batch_receive_policy`, or none. Blocks; thread-safe.
 
-        Raises `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
+        A message that cannot be decrypted is left out as by `receive`. Raises `AlreadyClosed`, `Interrupted`, and
         `InvalidConfiguration` on a consumer with a `message_listener`.
         """
         if self._has_listener:
@@ -623,8 +623,8 @@ class Reader(Receiving[T_co]):
     def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
 
-        Raises `Timeout`, `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
-        `InvalidConfiguration` on a reader with a `reader_listener`.
+        A message that cannot be decrypted is not returned, unless `crypto_failure_action` is `CONSUME`. Raises
+        `Timeout`, `AlreadyClosed`, `Interrupted`, and `InvalidConfiguration` on a reader with a `reader_listener`.
 
         :param timeout_millis: limit in milliseconds. Default None: no limit.
         """

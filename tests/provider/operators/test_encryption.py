@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -89,9 +89,14 @@ def test_encrypted_messages_without_the_key_fail(keys: Path, topic: NewTopic, tm
     name = topic()
     given = {"orders": str(keys / "orders.pub")}
     PublishOperator(task_id="p", topic=name, messages=["a"], encryption_keys=given).execute(context_of())  # type: ignore[arg-type]
-    found = consume(name, tmp_path / "out.jsonl", idle_seconds=0.5).execute(context_of())  # type: ignore[arg-type]
+    out = tmp_path / "out.jsonl"
+    for path in (out, tmp_path / "out.parquet", None):
+        with pytest.raises(AirflowFailException, match=r"1 entries cannot be decrypted.*private_keys"):
+            consume(name, path, idle_seconds=0.5, **({} if path else {"process_message": print})).execute(context_of())  # type: ignore[arg-type]
+        assert path is None or not path.exists()
     # They stay in the subscription.
-    assert (found["count"], found["stop_reason"]) == (0, "idle")
+    found = consume(name, out, private_keys={"orders": str(keys / "orders.key")}).execute(context_of())  # type: ignore[arg-type]
+    assert found["count"] == 1
     with pytest.raises(AirflowException, match=r"missing\.pub"):
         given = {"orders": str(keys / "missing.pub")}
         PublishOperator(task_id="p", topic=name, messages=["a"], encryption_keys=given).execute(context_of())  # type: ignore[arg-type]

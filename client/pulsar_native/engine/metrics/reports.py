@@ -112,7 +112,11 @@ def of_consumer(consumer: MultiTopicsConsumer, *, roll: bool = False) -> Consume
             if roll:
                 recorder.roll(now, counts)
         parts[child.topic.full] = ConsumerStats(
-            topic=child.topic.full, msg_num_in_receiver_queue=child.queued_messages(), **names, **figures
+            topic=child.topic.full,
+            msg_num_in_receiver_queue=child.queued_messages(),
+            total_decryption_failed=child.undecodable.undecrypted_count,
+            **names,
+            **figures,
         )
     if len(parts) == 1 and not any(consumer.topics.values()):
         return next(iter(parts.values()))
