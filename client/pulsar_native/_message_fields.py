@@ -15,15 +15,18 @@ import functools
 import importlib
 import os
 import struct
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby, islice, repeat
+from itertools import accumulate, groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_native.message_id import MessageId
 
 _PACKED = struct.Struct("=iii")
+# Messages that `MessageQueue.drain_to` looks at and dequeues at once.
+_DRAINED_AT_ONCE = 128
 
 M = TypeVar("M", bound="MessageFields")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -256,24 +259,48 @@ class MessageQueue(deque[M]):
         """Add messages of an entry as `make_uniform_messages` returns them."""
         self.extend(make_uniform_messages(kind, entry, first, stop, size, length))
 
-    def drain_to(self, messages: list[M], count: int, most: int) -> int:
-        """Move messages from the left to a list: at most `count`, and none more when they have `most` payload bytes.
-
-        Return their payload bytes.
-        """
-        take, collect = self.popleft, messages.append
-        size = 0
+    def first_size(self) -> int:
+        """Return the payload bytes of the first message, -1 when there is none."""
         try:
-            for _ in range(count):
-                message = take()
-                collect(message)
-                size += message._end - message._start
-                if size >= most:
-                    break
+            message = self[0]
         except IndexError:
-            # Another thread may dequeue from here, too.
-            pass
-        return size
+            return -1
+        return message._end - message._start
+
+    def drain_to(self, messages: list[M], count: int, most: int) -> int:
+        """Move messages from the left to a list: at most `count`, up to the first that does not fit into `most` bytes.
+
+        Return their payload bytes. Where another thread dequeues the first message concurrently, the one behind it is
+        moved, whatever its size: put back, it could follow later messages.
+        """
+        left, before = most, len(messages)
+        while count > 0:
+            # Blocks take less time than single messages.
+            try:
+                ahead = list(islice(self, min(count, _DRAINED_AT_ONCE)))
+            except RuntimeError:
+                # Another thread has changed the queue meanwhile.
+                continue
+            sizes = [message._end - message._start for message in ahead]
+            size, fitting = sum(sizes), len(sizes)
+            if size > left:
+                sums = list(accumulate(sizes))
+                fitting = bisect_right(sums, left)
+                size = sums[fitting - 1] if fitting else 0
+            if not fitting:
+                break
+            left -= size
+            count -= fitting
+            try:
+                messages.extend(islice(iter(self.popleft, None), fitting))
+            except IndexError:
+                # Another thread has dequeued from here, too, and nothing is left.
+                fitting = 0
+            if not fitting or messages[-1] is not ahead[fitting - 1]:
+                left = most - sum([message._end - message._start for message in messages[before:]])
+            if fitting < len(ahead):
+                break
+        return most - left
 
 
 class PendingAcks(deque[Any]):

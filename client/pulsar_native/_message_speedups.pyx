@@ -378,22 +378,74 @@ cdef class MessageQueue:
         self._release()
         self.made.clear()
 
+    def first_size(self):
+        """As `_message_fields.MessageQueue.first_size`."""
+        cdef const int32_t* place
+        cdef MessageFields message
+        with cython.critical_section(self):
+            if self.next < self.stop:
+                if type(self.places) is bytes:
+                    place = <const int32_t*>PyBytes_AS_STRING(self.places) + 3 * self.next
+                    return place[2] - place[1]
+                if self.places is None:
+                    return self.length
+                _, start, end = self.places[self.next]
+                return end - start
+        try:
+            message = self.made[0]
+        except IndexError:
+            return -1
+        return message._end - message._start
+
     def drain_to(self, list messages not None, Py_ssize_t count, Py_ssize_t most):
         """As `_message_fields.MessageQueue.drain_to`."""
         cdef MessageFields message
-        cdef Py_ssize_t size = 0, left
-        for left in range(count):
-            message = self._take()
-            if message is None:
-                try:
-                    message = self.made.popleft()
-                except IndexError:
+        cdef Py_ssize_t left = most, first, index, stop, size, length, each
+        cdef const int32_t* place
+        cdef type kind
+        cdef object entry, places, take
+        cdef bint is_last
+        with cython.critical_section(self):
+            # Messages that others dequeue concurrently are before or behind these.
+            first = index = self.next
+            stop = self.stop if self.stop - first <= count else first + count
+            kind, entry, places, size, length = self.kind, self.entry, self.places, self.size, self.length
+            while index < stop:
+                if type(places) is bytes:
+                    place = <const int32_t*>PyBytes_AS_STRING(places) + 3 * index
+                    each = place[2] - place[1]
+                elif places is None:
+                    each = length
+                else:
+                    _, start, end = places[index]
+                    each = end - start
+                if each > left:
                     break
-            messages.append(message)
-            size += message._end - message._start
-            if size >= most:
+                left -= each
+                index += 1
+            if index > first:
+                self.next = index
+            is_last = index >= self.stop
+        if index > first:
+            if is_last:
+                self._release()
+            stop = index
+            for index in range(first, stop):
+                messages.append(self._at(index, kind, entry, places, size, length))
+        if not is_last or not self.made:
+            return most - left
+        made, take = self.made, self.made.popleft
+        for index in range(count - (stop - first) if stop > first else count):
+            try:
+                message = made[0]
+                if message._end - message._start > left:
+                    break
+                message = take()
+            except IndexError:
                 break
-        return size
+            messages.append(message)
+            left -= message._end - message._start
+        return most - left
 
 
 cdef class PendingAcks:

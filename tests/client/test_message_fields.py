@@ -20,6 +20,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import environments
 import pulsar_native
@@ -252,8 +254,71 @@ def test_message_queue_drains_up_to_count_and_bytes(fields: ModuleType, way: str
 
     assert drained(9, 1000) == ([2, 3, 4, 5], 16, 0)
     assert drained(3, 1000) == ([2, 3, 4], 12, 1)
-    assert drained(9, 5) == ([2, 3], 8, 2) and drained(9, 8) == ([2, 3], 8, 2)
+    assert drained(9, 8) == ([2, 3], 8, 2) and drained(9, 11) == ([2, 3], 8, 2)
+    assert drained(9, 3) == ([], 0, 4) and drained(9, -1) == ([], 0, 4)
     assert drained(0, 1000) == ([], 0, 4)
+
+
+@pytest.mark.parametrize("way", ["uniform", "places", "packed", "made"])
+def test_message_queue_size_of_the_first(fields: ModuleType, way: str) -> None:
+    queue = queue_of(fields, way, Entry(bytes(100)))
+    queue.extend([kind_of(fields)(Entry(), -1, 0, 3, 10)])
+    seen = []
+    while len(queue):
+        seen.append((queue.first_size(), len(queue.popleft())))
+    assert seen == [(4, 4)] * 4 + [(7, 7)] and queue.first_size() == -1
+
+
+@given(
+    sizes=st.lists(st.integers(0, 9), max_size=20),
+    made=st.integers(0, 20),
+    packed=st.booleans(),
+    calls=st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 30)), max_size=6),
+)
+def test_message_queue_drains_what_fits(
+    sizes: list[int], made: int, packed: bool, calls: list[tuple[int, int]]
+) -> None:
+    places = [(0, sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(sizes))]
+    expected = list(sizes)
+    for fields in [plain()] if environments.no_speedups() else [plain(), compiled()]:
+        kind, entry, queue = kind_of(fields), Entry(bytes(200), batch_size=len(sizes)), fields.MessageQueue()
+        first = max(0, len(sizes) - made)
+        if packed:
+            queue.extend_packed(kind, entry, 0, first, b"".join(struct.pack("=iii", *place) for place in places))
+        else:
+            queue.extend_places(kind, entry, 0, first, places)
+        queue.extend([kind(entry, index, *places[index]) for index in range(first, len(sizes))])
+        expected = list(sizes)
+        for count, most in calls:
+            fitting, left = [], most
+            while expected and len(fitting) < count and expected[0] <= left:
+                left -= expected[0]
+                fitting.append(expected.pop(0))
+            messages: list[Any] = []
+            assert queue.drain_to(messages, count, most) == sum(fitting)
+            assert list(map(len, messages)) == fitting and len(queue) == len(expected)
+
+
+def test_message_queue_drained_by_several_threads_loses_nothing(fields: ModuleType) -> None:
+    kind, entry, queue = kind_of(fields), Entry(bytes(100)), fields.MessageQueue()
+    places = [(0, 0, index % 5) for index in range(20_000)]
+    queue.extend_packed(kind, entry, 0, len(places), b"".join(struct.pack("=iii", *place) for place in places))
+    begun = threading.Barrier(3)
+    taken: list[list[Any]] = [[], [], []]
+
+    def drain(own: list[Any]) -> None:
+        begun.wait(10)
+        while len(queue):
+            queue.drain_to(own, 7, 9)
+
+    threads = [threading.Thread(target=drain, args=(own,)) for own in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    indexes = [[message.batch_index for message in own] for own in taken]
+    assert all(own == sorted(own) for own in indexes)
+    assert sorted(index for own in indexes for index in own) == list(range(len(places)))
 
 
 def test_message_queue_frees_the_entry(fields: ModuleType) -> None:

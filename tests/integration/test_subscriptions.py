@@ -16,6 +16,8 @@ from pulsar_native import (
     Client,
     ConsumerBatchReceivePolicy,
     ConsumerBusy,
+    ConsumerDeadLetterPolicy,
+    ConsumerInterceptor,
     ConsumerType,
     InitialPosition,
     InvalidConfiguration,
@@ -319,7 +321,42 @@ class TestBatchReceive:
         name = topic()
         publish(api, client, name, [bytes(300)] * 8)
         consumer = self.consumer(client, name, ConsumerBatchReceivePolicy(-1, 1024, 1000))
-        assert [len(consumer.batch_receive()) for _ in range(2)] == [4, 4]
+        assert [len(consumer.batch_receive()) for _ in range(3)] == [3, 3, 2]
+
+    @pytest.mark.parametrize("batched", [False, True])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"receiver_queue_size": 1},
+            {"unacked_messages_timeout_ms": 60_000},
+            {"interceptors": [ConsumerInterceptor()]},
+            {"consumer_type": ConsumerType.Shared, "dead_letter_policy": ConsumerDeadLetterPolicy(3)},
+        ],
+        ids=["default", "small queue", "ack timeout", "interceptors", "dead letters"],
+    )
+    def test_by_bytes_nothing_lost(
+        self, api: Api, client: Any, topic: NewTopic, batched: bool, options: dict[str, Any]
+    ) -> None:
+        name = topic(partitions=2)
+        contents = [b"%03d" % number + bytes(number * 7 % 23) for number in range(200)]
+        for partition in range(2):
+            producer = client.create_producer(
+                f"{name}-partition-{partition}", batching_enabled=batched, batching_max_messages=30
+            )
+            api.send_all(producer, contents[partition::2])
+        consumer = client.subscribe(
+            name, "sub", initial_position=EARLIEST,
+            batch_receive_policy=ConsumerBatchReceivePolicy(5, 60, 1000), **options,
+        )  # fmt: skip
+        seen: dict[str, list[int]] = {}
+        while batch := consumer.batch_receive():
+            assert len(batch) <= 5 and sum(len(message) for message in batch) <= 60
+            for message in batch:
+                seen.setdefault(message.topic_name(), []).append(int(message.data()[:3]))
+            consumer.acknowledge(batch)
+        assert sorted(number for own in seen.values() for number in own) == list(range(200))
+        assert len(seen) == 2 and all(own == sorted(own) for own in seen.values())
 
     def test_by_time_with_nothing(self, client: Any, topic: NewTopic) -> None:
         consumer = self.consumer(client, topic(), ConsumerBatchReceivePolicy(30, 1024, 200))

@@ -6,6 +6,7 @@ Rule: cancelling a waiting call loses no message, since only a running task dequ
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -19,7 +20,7 @@ from pulsar_native.asyncio._base import Closeable
 from pulsar_native.engine.consumer.ack_receipts import completing
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
-from pulsar_native.engine.consumer.batch_collector import batch_collector
+from pulsar_native.engine.consumer.batch_collector import BatchFull, batch_collector
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.metrics.reports import of_consumer
@@ -74,13 +75,16 @@ class Receiving(Closeable, Generic[T_co]):
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
 
-    async def _take(self, deadline: float | None) -> Message[T_co] | None:
+    async def _take(
+        self, deadline: float | None, dequeue: Callable[[], Message[T_co] | None] | None = None
+    ) -> Message[T_co] | None:
         check_generation(self._generation)
         inner = self._inner
+        dequeue = dequeue or inner.dequeue
         # Earlier waiters have precedence.
-        message = None if inner.has_waiters() else inner.dequeue()
+        message = None if inner.has_waiters() else dequeue()
         if message is None:
-            message = await self._wait_for(inner.dequeue, deadline)
+            message = await self._wait_for(dequeue, deadline)
             if message is None:
                 return None
         self._prefetched = inner.prefetched
@@ -227,18 +231,20 @@ class Consumer(Receiving[T_co]):
         A cancelled call has the messages it had collected redelivered. Messages that cannot be decrypted are left
         out, as by `receive`. Raises `AlreadyClosed`.
         """
-        collector = batch_collector(self._inner.config, self._loop.time())
+        collector = batch_collector(self._inner, self._inner.config, self._loop.time())
         try:
             while True:
-                message = await self._take(collector.deadline)
-                if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
-                    continue
-                if self._inner.held:
-                    # A strict pause has begun: put the messages back, and go on waiting while time is left.
-                    self._inner.put_back(collector.clear())
-                    if message is not None:
-                        continue
-                return collector.messages
+                message = None
+                with contextlib.suppress(BatchFull):
+                    while (message := await self._take(collector.deadline, collector.dequeue)) is not None:
+                        if collector.add(message) or collector.add_all(self._prefetched):
+                            break
+                if not self._inner.held:
+                    return collector.messages
+                # A strict pause has begun: put the messages back, and go on waiting while time is left.
+                self._inner.put_back(collector.clear())
+                if message is None:
+                    return []
         except PulsarException:
             self._inner.note_failed_receive(batch=True)
             raise

@@ -196,6 +196,21 @@ class ConsumerCore:
             permits.release()
         return message
 
+    def next_size(self) -> int | None:
+        """Return the payload bytes of the message that is dequeued next, None when there is none yet."""
+        if self.prefetch.uncounted:
+            size = self.prefetch.messages.first_size()
+            if size >= 0:
+                return size
+            self.count_dequeued()
+        if not self._messages:
+            if self._prefetches and self._begin_slice():
+                assert self._decoded is not None and self._cut_at is not None
+                return self._decoded.sizes(self._decoded.indexes(self._cut_at)[:1])[0]
+            if self._prefetches or not self._decode_wanted():
+                return None
+        return len(self._messages[0])
+
     def _dequeue_prefetching(self, prefetch: int) -> Message | None:
         """Return the next message of a consumer that prefetches: from the buffer, refilling it where possible."""
         if self.prefetch.uncounted:

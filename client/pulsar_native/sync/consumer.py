@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,7 +18,7 @@ from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
-from pulsar_native.engine.consumer.batch_collector import batch_collector
+from pulsar_native.engine.consumer.batch_collector import BatchFull, batch_collector
 from pulsar_native.engine.consumer.listener import Drain, ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
@@ -102,15 +103,18 @@ class Receiving(Closeable, Generic[T_co]):
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
 
-    def _take(self, deadline: float | None) -> Message[T_co] | None:
+    def _take(
+        self, deadline: float | None, dequeue: Callable[[], Message[T_co] | None] | None = None
+    ) -> Message[T_co] | None:
         """Return the next message, None if there is none before the deadline (monotonic seconds)."""
         if self._process.is_over:
             check_generation(self._generation)
         inner = self._inner
+        dequeue = dequeue or inner.dequeue
         # Earlier waiters have precedence.
-        message = None if inner.has_waiters() else inner.dequeue()
+        message = None if inner.has_waiters() else dequeue()
         if message is None:
-            message = self._wait_for(inner.dequeue, deadline)
+            message = self._wait_for(dequeue, deadline)
             if message is None:
                 return None
         if not self._has_listener:
@@ -363,18 +367,20 @@ class Consumer(Receiving[T_co]):
         """
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
-        collector = batch_collector(self._inner.config, time.monotonic())
+        collector = batch_collector(self._inner, self._inner.config, time.monotonic())
         try:
             while True:
-                message = self._take(collector.deadline)
-                if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
-                    continue
-                if self._inner.held:
-                    # A strict pause has begun: put the messages back, and go on waiting while time is left.
-                    self._inner.put_back(collector.clear())
-                    if message is not None:
-                        continue
-                return collector.messages
+                message = None
+                with contextlib.suppress(BatchFull):
+                    while (message := self._take(collector.deadline, collector.dequeue)) is not None:
+                        if collector.add(message) or collector.add_all(self._prefetched):
+                            break
+                if not self._inner.held:
+                    return collector.messages
+                # A strict pause has begun: put the messages back, and go on waiting while time is left.
+                self._inner.put_back(collector.clear())
+                if message is None:
+                    return []
         except PulsarException:
             self._inner.note_failed_receive(batch=True)
             raise

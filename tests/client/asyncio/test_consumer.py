@@ -50,6 +50,16 @@ async def test_receive_cancelled_loses_no_message(fake: FakeBroker, client: Clie
     assert (await asyncio.wait_for(second, 10)).data() == b"a"
 
 
+@pytest.mark.parametrize("queue", [1, 1000])
+async def test_batch_receive_leaves_what_exceeds_the_bytes(fake: FakeBroker, client: Client, queue: int) -> None:
+    FakeTopic(fake, *map(bytes, (4, 4, 4, 6, 11, 0, 1)))
+    policy = ConsumerBatchReceivePolicy(-1, 10, 100)
+    consumer = await client.subscribe("t", "s", batch_receive_policy=policy, receiver_queue_size=queue)
+    batches = [await consumer.batch_receive() for _ in range(5)]
+    sizes = [[len(message) for message in batch] for batch in batches]
+    assert sizes == [[4, 4], [4, 6], [11], [0, 1], []]
+
+
 @pytest.mark.parametrize("timeout", [0, 1, 30])
 async def test_receive_time_out_leaves_no_waiter(fake: FakeBroker, client: Client, timeout: int) -> None:
     topic = FakeTopic(fake)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -130,6 +131,19 @@ class ConsumerModel(RuleBasedStateMachine):
                 if not found:
                     assert not self.core.may_have_more()
                     break
+
+    @rule(most=st.integers(0, 2), count=st.integers(1, 8))
+    def dequeue_what_fits(self, most: int, count: int) -> None:
+        """Dequeue messages up to the first with more than `most` digits, which stays queued."""
+        for _ in range(count):
+            size = self.core.next_size()
+            self.synchronise()
+            if size is None or size > most:
+                assert size is not None or not self.core.may_have_more()
+                break
+            message = self.core.dequeue(self.prefetches)
+            assert self.take(message) and message is not None and len(message) == size
+            self.synchronise()
 
     @rule(rows=st.integers(1, 6))
     def dequeue_slice(self, rows: int) -> None:
@@ -370,6 +384,22 @@ def test_put_back_then_reattach_reader_starts_with_them() -> None:
     core.attached()
     core.append(command(0), batch(0, 4))
     assert values(core) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ahead", [None, 0, 2, 100])
+def test_next_size_is_of_the_message_dequeued_next(ahead: int | None) -> None:
+    core, _ = attached(100)
+    if ahead is not None:
+        core.enable_prefetch()
+    core.append(command(0), batch(5, 10))
+    core.append(command(1), batch(98, 4))
+    core.append(command(2), single_entry(b"1"))
+    seen = []
+    while (size := core.next_size()) is not None:
+        message = core.dequeue(ahead or 0)
+        assert message is not None and len(message) == size
+        seen.append(int(message.data()))
+    assert seen == [*range(5, 15), *range(98, 102), 1] and core.dequeue() is None
 
 
 def test_slice_budget_cuts_entry_and_dequeue_goes_on() -> None:

@@ -112,6 +112,16 @@ def test_batch_receive_full_or_due(fake: FakeBroker, client: Client) -> None:
     assert soon.batch_receive() == []
 
 
+@pytest.mark.parametrize("queue", [1, 1000])
+def test_batch_receive_leaves_what_exceeds_the_bytes(fake: FakeBroker, client: Client, queue: int) -> None:
+    FakeTopic(fake, *map(bytes, (4, 4, 4, 6, 11, 0, 1)))
+    policy = ConsumerBatchReceivePolicy(-1, 10, 100)
+    consumer = client.subscribe("t", "s", batch_receive_policy=policy, receiver_queue_size=queue)
+    batches = [consumer.batch_receive() for _ in range(5)]
+    sizes = [[len(message) for message in batch] for batch in batches]
+    assert sizes == [[4, 4], [4, 6], [11], [0, 1], []]
+
+
 def test_acknowledge_leaves_together(fake: FakeBroker, client: Client) -> None:
     topic = FakeTopic(fake, *(b"%d" % number for number in range(6)))
     consumer = client.subscribe("t", "s", consumer_type=ConsumerType.Shared, acknowledgment_group_time_ms=20)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from types import ModuleType
+from typing import Any
 
 from compat.program import Env, Observed, program
 
@@ -130,6 +132,67 @@ def batches_arrive(pulsar: ModuleType, env: Env) -> Observed:
         "contents": [[each.data().decode() for each in batch] for batch in (first, rest, none)],
         "message": isinstance(first[0], pulsar.Message),
     }
+
+
+# Cases: sizes of the messages, and both limits.
+_LIMITS = {
+    "bytes reached": ([5, 5, 5, 5, 5], -1, 10),
+    "bytes exceeded": ([4, 4, 4, 4, 4], -1, 10),
+    "large messages": ([20, 3, 20, 20, 4, 5], -1, 10),
+    "different sizes": ([1, 10, 9, 1, 1, 11, 3, 3, 3, 3], -1, 10),
+    "number and bytes": ([4, 4, 4, 1, 1, 1, 9, 9, 1], 3, 10),
+    "number": ([5, 5, 5, 5, 5], 2, -1),
+    "neither": ([5, 5, 5], -1, -1),
+    "empty behind the limit": ([5, 5, 0, 0, 5, 5, 0], -1, 10),
+    "empty behind a large one": ([12, 0, 0, 5], -1, 10),
+    "empty and number": ([5, 5, 0, 0, 0], 3, 10),
+    "empty only": ([0, 0, 0], -1, 10),
+}
+
+
+@program(
+    cases={
+        f"{case}, {'batched' if batched else 'single'}": (*limits, batched)
+        for case, limits in _LIMITS.items()
+        for batched in (False, True)
+    }
+)
+def batches_within_limits(
+    pulsar: ModuleType, env: Env, sizes: list[int], count: int, most: int, batched: bool
+) -> Observed:
+    client, topic = env.client(), env.topic()
+    policy = pulsar.ConsumerBatchReceivePolicy(count, most, 400)
+    consumer = client.subscribe(topic, "sub", batch_receive_policy=policy)
+    producer = client.create_producer(topic, batching_enabled=batched)
+    _publish(producer, sizes)
+    return {"batches": _batches(consumer)}
+
+
+@program(cases={"equal": ([5] * 4,), "exceeded": ([4] * 5,), "large": ([11] * 3,)})
+def batches_of_partitions(pulsar: ModuleType, env: Env, sizes: list[int]) -> Observed:
+    client, topic = env.client(), env.topic(partitions=2)
+    policy = pulsar.ConsumerBatchReceivePolicy(-1, 10, 400)
+    consumer = client.subscribe(topic, "sub", batch_receive_policy=policy)
+    for partition in range(2):
+        _publish(client.create_producer(f"{topic}-partition-{partition}"), sizes)
+    return {"batches": _batches(consumer)}
+
+
+def _publish(producer: Any, sizes: list[int]) -> None:
+    for size in sizes:
+        producer.send_async(bytes(size), lambda *_: None)
+    producer.flush()
+    # Until they are in the consumer's queue.
+    time.sleep(0.5)
+
+
+def _batches(consumer: Any) -> list[list[int]]:
+    batches = []
+    while batch := consumer.batch_receive():
+        batches.append([len(message.data()) for message in batch])
+        for message in batch:
+            consumer.acknowledge(message)
+    return batches
 
 
 @program()

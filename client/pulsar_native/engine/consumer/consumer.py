@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.arrow.columns import EntryRows
@@ -361,6 +361,20 @@ class PartitionConsumer(Handler):
                 # Messages prefetched with it are of the same entry, and the time-out is the entry's.
                 self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
             return message
+
+    def dequeue_within(self, most: int, prefetch: int = 0) -> Message | Literal[False] | None:
+        """As `dequeue`, but return False where the next message has more than `most` payload bytes: it stays queued.
+        Thread-safe.
+        """
+        core = self.core
+        with self.lock:
+            size = core.next_size()
+            message = core.dequeue(prefetch) if size is not None and size <= most else None
+            if core.outgoing:
+                self.write_outgoing()
+            if self._unacked is not None and message is not None:
+                self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
+            return False if size is not None and size > most else message
 
     def dequeue_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""

@@ -13,7 +13,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from pulsar_native._message_fields import MessageQueue
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
@@ -190,6 +190,28 @@ class MultiTopicsConsumer:
             # What another thread has left in the buffer of another partition is dequeued at that partition's turn.
             self.prefetched = child.core.prefetch.messages
         return message
+
+    def dequeue_within(self, most: int) -> Message | Literal[False] | None:
+        """As `dequeue`, but return False where the next message has more than `most` payload bytes: it stays queued."""
+        prefetches = self.subscriptions.prefetches and len(self._waiters) < 2
+
+        def take(child: PartitionConsumer) -> Message | Literal[False] | None:
+            if not prefetches:
+                message = child.dequeue_within(most)
+            else:
+                message = child.dequeue_within(most, _PREFETCH_OF_TURN if self._ring else sys.maxsize)
+                if message is not None and message is not False:
+                    self.prefetched = child.core.prefetch.messages
+            if message is False and not child.queued:
+                # It has not had its turn: behind the others, a partition of large messages could never have one.
+                child.queued = True
+                self._ring.appendleft(child)
+                if self._waiters:
+                    # As in `_next`.
+                    self._wake_first()
+            return message
+
+        return self._next(take)
 
     def start_prefetch(self) -> None:
         """Have `dequeue` prefetch, for an API without processing between dequeue and return.

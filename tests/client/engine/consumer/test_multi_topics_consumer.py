@@ -283,6 +283,22 @@ async def test_reconsume_later_without_retry_topic_raises(fake: FakeBroker, core
         await consumer.give_up([message])
 
 
+@pytest.mark.parametrize("prefetches", [False, True])
+async def test_dequeue_within_keeps_the_turn(fake: FakeBroker, cores: Cores, prefetches: bool) -> None:
+    consumer = await subscribe(cores(fake.url))
+    if prefetches:
+        consumer.start_prefetch()
+    await deliver(fake, consumer, 0, 2)
+    await deliver(fake, consumer, 1, 1)
+    assert consumer.dequeue_within(1) is False and consumer.dequeue_within(1) is False
+    woken: list[int] = []
+    consumer.wait_then(lambda: woken.append(1))
+    assert consumer.dequeue_within(1) is False and len(woken) == 2
+    found = [consumer.dequeue_within(2) for _ in range(4)]
+    assert [message and message.data() for message in found[:3]] == [b"a0", b"b0", b"a1"]
+    assert found[3] is None
+
+
 async def test_put_back_queues_by_topic(fake: FakeBroker, cores: Cores) -> None:
     consumer = await subscribe(cores(fake.url))
     await deliver(fake, consumer, 0, 2)
