@@ -133,8 +133,12 @@ def callback_when_queue_is_full(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def full_queue_without_callback(pulsar: ModuleType, env: Env) -> Observed:
-    producer = _open_batches(env, env.client(), max_pending_messages=2)
-    return {"errors": [env.error(lambda: producer.send_async(b"x", lambda *_: None)) for _ in range(4)]}
+    client = env.client()
+    producer = _open_batches(env, client, max_pending_messages=2)
+    consumer = client.subscribe(producer.topic(), "sub")
+    errors = [env.error(lambda: producer.send_async(b"x", None)) for _ in range(4)]
+    producer.flush()
+    return {"errors": errors, "received": len(env.more(consumer))}
 
 
 @program()
