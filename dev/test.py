@@ -2,8 +2,8 @@
 """Run the tests: checks first, then each suite in its own environment, against real brokers.
 
 `dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks. Most
-suites wait more than they compute: two run at a time, each with a broker of its own, and print their output when they
-end; progress is told meanwhile.
+suites wait more than they compute: two run at a time, each with a broker of its own. They print their output when they
+end, and until then a line a minute.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
 skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
 count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
