@@ -116,8 +116,8 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     :param retry_delay_seconds: how long a retry letter is held back; Shared and Key_Shared subscriptions only. Default
         60.
     :param private_keys: decrypt messages with these keys: names, with the path or the `file:` URL of each private key,
-        a PEM file of the worker. The output is not encrypted; letters would not be either, and are refused. Default
-        none: encrypted messages stay in the subscription, and the log names their entries. Templated.
+        a PEM file of the worker. The output is not encrypted; dead-letter and retry topics, where messages would not be
+        either, are refused. Default none: encrypted messages stay in the subscription, and fail the task. Templated.
     :param progress_seconds: how often progress is logged, in seconds. Default 5, at least 0.1.
     :param pulsar_conn_id: the connection. Default pulsar_default.
 
@@ -262,14 +262,14 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                     validation.refuse(f"{name} needs a path")
 
     def _keys(self) -> dict[str, str]:
-        """Return the paths of private keys; raises for a key itself, and for letters of decrypted messages."""
+        """Return the paths of private keys; raises for a key itself, and for dead letters of decrypted messages."""
         keys = validation.texts("private_keys", self.private_keys)
         if any(text.lower().startswith("data:") or secrets.looks_secret(text) for text in keys.values()):
             validation.refuse(
                 "private_keys must be paths of files, not keys: Airflow stores and shows a task's arguments"
             )
         if keys and (self.on_error.lower().endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
-            validation.refuse("private_keys and letters exclude each other: letters would not be encrypted")
+            validation.refuse("private_keys exclude dead-letter and retry topics: nothing would be encrypted there")
         return keys
 
     def _check_output(self) -> None:

@@ -52,7 +52,8 @@ class ConsumeSettings:
     `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
     `path` is None if the batch is returned inline only, or handled message by message. `parts` divides the output into
     files, whose manifest is that of `path`. `private_keys` are the paths of the keys of encrypted messages by the
-    keys' names; messages that are decrypted become no letters, which would not be encrypted.
+    keys' names; messages that are decrypted are not sent to a dead-letter or retry topic, where they would not be
+    encrypted.
     """
 
     topics: Sequence[str]

@@ -93,8 +93,8 @@ class ErrorPolicy:
         if result is not MessageResult.SKIP:
             if self._letters is None:
                 raise JobRefused(
-                    f"process_message returned {result.value!r}, but there are no letters here: without options for "
-                    "them, or because messages that were decrypted would not be encrypted as letters"
+                    f"process_message returned {result.value!r}, but no dead-letter or retry topic is configured "
+                    "here, or the messages were decrypted, and would not be encrypted there"
                 )
             self._letters.add(message, error, retry=result is MessageResult.RETRY_LETTER)
         batch.add_other(message)

@@ -102,15 +102,15 @@ def test_encrypted_messages_without_the_key_fail(keys: Path, topic: NewTopic, tm
         PublishOperator(task_id="p", topic=name, messages=["a"], encryption_keys=given).execute(context_of())  # type: ignore[arg-type]
 
 
-def test_decrypted_message_becomes_no_letter(keys: Path, topic: NewTopic, tmp_path: Path) -> None:
+def test_decrypted_message_goes_to_no_other_topic(keys: Path, topic: NewTopic, tmp_path: Path) -> None:
     name, private = topic(), {"orders": str(keys / "orders.key")}
     given = {"orders": str(keys / "orders.pub")}
     PublishOperator(task_id="p", topic=name, messages=["a"], encryption_keys=given).execute(context_of())  # type: ignore[arg-type]
     for options in ({"on_error": "dead_letter"}, {"dead_letter_topic": "d"}, {"retry_letter_topic": "r"}):
-        with pytest.raises(ValueError, match="private_keys and letters exclude each other"):
+        with pytest.raises(ValueError, match="private_keys exclude dead-letter and retry topics"):
             consume(name, tmp_path / "out.jsonl", private_keys=private, **options)
     operator = consume(name, None, private_keys=private, process_message=lambda message: "dead_letter")
-    with pytest.raises(AirflowException, match="would not be encrypted as letters"):
+    with pytest.raises(AirflowException, match="would not be encrypted there"):
         operator.execute(context_of())  # type: ignore[arg-type]
 
 
