@@ -203,6 +203,12 @@ class ClientCore:
             return 0
         return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
 
+    async def _looked_up(self, topic: TopicName, meanwhile: Callable[[], None]) -> tuple[int, BrokerOfTopic | None]:
+        """Return a topic's number of partitions, and perhaps the broker of one that has none; see the lookup's."""
+        if topic.is_partition:
+            return 0, None
+        return await self.lookup.partitions_and_broker(topic, self.deadline(), meanwhile)
+
     async def _made_for(
         self, names: list[TopicName], make: Callable[[dict[TopicName, int]], _Made]
     ) -> tuple[_Made, BrokerOfTopic | None]:
@@ -214,11 +220,7 @@ class ClientCore:
         if len(names) == 1:
             (name,) = names
             early: list[_Made] = []
-            count, broker = 0, None
-            if not name.is_partition:
-                count, broker = await self.lookup.partitions_and_broker(
-                    name, self.deadline(), lambda: early.append(make({name: 0}))
-                )
+            count, broker = await self._looked_up(name, lambda: early.append(make({name: 0})))
             if not count:
                 return early[0] if early else make({name: 0}), broker
             partitions = {name: count}
@@ -364,11 +366,7 @@ class ClientCore:
             return await self._made_for(names, lambda partitions: make(partitions, None))
         (topic,) = names
         built: list[FirstSubscribe] = []
-        count, broker = 0, None
-        if not topic.is_partition:
-            count, broker = await self.lookup.partitions_and_broker(
-                topic, self.deadline(), lambda: built.append(build(topic))
-            )
+        count, broker = await self._looked_up(topic, lambda: built.append(build(topic)))
         if count:
             await self.engine.enter_loop()
             return make({topic: count}, None), None

@@ -236,7 +236,8 @@ def subscribe(
         for first, last in policy.sticky_ranges or ():
             command.keySharedMeta.hashRanges.add(start=first, end=last)
     if not durable and start is not None:
-        command.start_message_id.CopyFrom(id_data(start))
+        # Of a chunked message its first chunk: without it the others cannot be assembled.
+        command.start_message_id.CopyFrom(id_data(start.first_chunk_message_id() or start))
     if schema is not None:
         command.schema.CopyFrom(schema)
     return encode_command(pb.BaseCommand(type=_SUBSCRIBE, subscribe=command))

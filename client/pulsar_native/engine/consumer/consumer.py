@@ -245,8 +245,7 @@ class PartitionConsumer(Handler):
             consumer_id=self.consumer_id,
             request_id=request_id,
             consumer_name=self.name,
-            # For a chunked message, from its first chunk: without it the others cannot be assembled.
-            start=start and (start.first_chunk_message_id() or start),
+            start=start,
             schema=self._wire_schema,
             epoch=self.core.epoch,
             create_topic=self._create_topic,

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
-from pulsar_native.enums import SubscriptionMode
-from pulsar_native.message_id import MessageId
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -32,11 +30,6 @@ class Numbering(Protocol):
 def consumer_name(config: ConsumerConfig) -> str:
     """Return the configured name of a consumer, or a random one."""
     return config.consumer_name or f"{random.getrandbits(20):05x}"
-
-
-def first_start(config: ConsumerConfig) -> MessageId | None:
-    """Return where a non-durable subscription begins, None for a durable one: the broker stores its position."""
-    return config.start_message_id if config.subscription_mode is SubscriptionMode.NonDurable else None
 
 
 class FirstSubscribe:
@@ -57,7 +50,7 @@ class FirstSubscribe:
             consumer_id=self.consumer_id,
             request_id=self.request_id,
             consumer_name=self.name,
-            start=first_start(config),
+            start=config.start_message_id,
             schema=wire_schema,
             epoch=0,
         )

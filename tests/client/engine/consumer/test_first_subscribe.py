@@ -132,3 +132,10 @@ def test_several_connections_per_broker_subscribe_as_usual(fake: FakeBroker, mon
         for _ in range(8):
             assert MAKE["consumer"](several).is_connected()
     assert not sent
+
+
+def test_reader_behind_a_chunked_message_starts_at_its_first_chunk(client: Client, fake: FakeBroker) -> None:
+    """Without it the other chunks cannot be assembled."""
+    client.create_reader("t", MessageId(-1, 7, 5, first_chunk=MessageId(-1, 7, 3)))
+    (request,) = (seen.command.subscribe for seen in fake.seen(Kind.SUBSCRIBE))
+    assert (request.start_message_id.ledgerId, request.start_message_id.entryId) == (7, 3)
