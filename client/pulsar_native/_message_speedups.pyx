@@ -243,6 +243,18 @@ def make_uniform_messages(
 # writing the state (creating an object may, by way of garbage collection), without the GIL by a critical section.
 
 
+cdef inline Py_ssize_t _length_of(object places, Py_ssize_t length, Py_ssize_t index) except? -1:
+    """Return the payload bytes of a message of an entry, whose places are packed, or a list, or None for one length."""
+    cdef const int32_t* place
+    if type(places) is bytes:
+        place = <const int32_t*>PyBytes_AS_STRING(places) + 3 * index
+        return place[2] - place[1]
+    if places is None:
+        return length
+    _, start, end = places[index]
+    return end - start
+
+
 cdef class MessageQueue:
     """Queue of received messages, of one entry, which are made on dequeue, or made before."""
 
@@ -380,17 +392,10 @@ cdef class MessageQueue:
 
     def first_size(self):
         """As `_message_fields.MessageQueue.first_size`."""
-        cdef const int32_t* place
         cdef MessageFields message
         with cython.critical_section(self):
             if self.next < self.stop:
-                if type(self.places) is bytes:
-                    place = <const int32_t*>PyBytes_AS_STRING(self.places) + 3 * self.next
-                    return place[2] - place[1]
-                if self.places is None:
-                    return self.length
-                _, start, end = self.places[self.next]
-                return end - start
+                return _length_of(self.places, self.length, self.next)
         try:
             message = self.made[0]
         except IndexError:
@@ -401,7 +406,6 @@ cdef class MessageQueue:
         """As `_message_fields.MessageQueue.drain_to`."""
         cdef MessageFields message
         cdef Py_ssize_t left = most, first, index, stop, size, length, each
-        cdef const int32_t* place
         cdef type kind
         cdef object entry, places, take
         cdef bint is_last
@@ -411,14 +415,7 @@ cdef class MessageQueue:
             stop = self.stop if self.stop - first <= count else first + count
             kind, entry, places, size, length = self.kind, self.entry, self.places, self.size, self.length
             while index < stop:
-                if type(places) is bytes:
-                    place = <const int32_t*>PyBytes_AS_STRING(places) + 3 * index
-                    each = place[2] - place[1]
-                elif places is None:
-                    each = length
-                else:
-                    _, start, end = places[index]
-                    each = end - start
+                each = _length_of(places, length, index)
                 if each > left:
                     break
                 left -= each
@@ -695,7 +692,7 @@ def send_async(
         and (callback is None or callable(callback))
     ):
         fast_path = self._fast_path if type(content) is bytes else None
-        if fast_path is None and (fast_path := self._value_path) is not None and not self._process.is_over:
+        if fast_path is None and (fast_path := self._value_path) is not None:
             try:
                 payload = self._schema.encode(content)
             except Exception:

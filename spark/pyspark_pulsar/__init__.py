@@ -53,7 +53,7 @@ def connection_options(spark: SparkSession) -> dict[str, str]:
 
     :param spark: the session, a classic one or one of Spark Connect. The option service.url is read from
         spark.pulsar.service.url, admin.url and credentialsRef likewise, and pulsar.client.NAME from
-        spark.pulsar.client.NAME, in any case of letters. Other properties are left out.
+        spark.pulsar.client.NAME, in upper or lower case. Other properties are left out.
 
     Returns texts by option name; none of them is a secret. Blocks briefly for the session. Raises
     `InvalidConfiguration` without a service URL, for an unknown client option, and for a wrong value.

@@ -693,10 +693,10 @@ def test_add_own_schema_and_null_key(options: dict[str, Any]) -> None:
 # --- whole entries ----------------------------------------------------------------------------------------------
 
 
-def whole(made: ProducerCore, payloads: list[bytes], told: list[Any]) -> list[SendOp]:
+def whole(made: ProducerCore, payloads: list[bytes], outcomes: list[Any]) -> list[SendOp]:
     """Take as many messages as fit as one entry."""
     count, size = made.fits(payloads, None, 1000)
-    return made.add_entry(payloads[:count], size, None, None, lambda *outcome: told.append(outcome), 0.0, 0)
+    return made.add_entry(payloads[:count], size, None, None, lambda *outcome: outcomes.append(outcome), 0.0, 0)
 
 
 def test_add_entry_equals_single_messages() -> None:

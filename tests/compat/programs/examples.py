@@ -144,12 +144,12 @@ def dead_letters_of_several_messages(pulsar: ModuleType, env: Env) -> Observed:
             consumer.negative_acknowledge(message)
         else:
             consumer.acknowledge(message)
-    letters = env.drain(dead, 2, 15_000)
+    dead_letters = env.drain(dead, 2, 15_000)
     return {
         "seen": dict(sorted(seen.items())),
-        "dead": sorted(text(each.data()) or "" for each in letters),
-        "keys": sorted(each.partition_key() for each in letters),
-        "times": sorted(each.event_timestamp() for each in letters),
+        "dead": sorted(text(each.data()) or "" for each in dead_letters),
+        "keys": sorted(each.partition_key() for each in dead_letters),
+        "times": sorted(each.event_timestamp() for each in dead_letters),
         "more": env.more(dead),
         "left": env.more(consumer),
     }

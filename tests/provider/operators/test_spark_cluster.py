@@ -246,7 +246,7 @@ def test_application_on_a_cluster_gets_the_secret_as_a_file(
 
 
 @pytest.mark.proves("A27", "A28")
-def test_application_in_cluster_mode_uses_credentials_of_the_workers(
+def test_cluster_mode_uses_credentials_of_the_workers(
     standalone: SparkRestServer, connection: Callable[..., str], broker: Broker, filled: str, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
