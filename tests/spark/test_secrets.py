@@ -162,8 +162,12 @@ def test_search_finds_planted_secret(tmp_path: Path, encode: Callable[[bytes], b
 def test_search_finds_secret_in_command_line() -> None:
     secret = f"planted-{time.time_ns()}"
     assert search({"process list": "\n".join(command_lines()).encode()}, secret) == []
-    child = subprocess.Popen([sys.executable, "-c", "input()", secret], stdin=subprocess.PIPE)
+    program = "print('started', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", program, secret], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert child.stdout is not None
+        # The command line of a new process reads as empty until the kernel has set up its stack.
+        assert child.stdout.readline() == b"started\n"
         assert search({"process list": "\n".join(command_lines()).encode()}, secret) == ["process list"]
     finally:
         child.communicate(b"\n", timeout=30)
