@@ -25,11 +25,27 @@ ROOT = Path(__file__).resolve().parent
 SOURCES = (ROOT / "pulsar_native/wire/_speedups.pyx", ROOT / "pulsar_native/_message_speedups.pyx")
 
 
+def _built(folder: Path, extensions: list[Any]) -> list[Path]:
+    """Compile and link extension modules within a folder and return their files."""
+    from setuptools import Distribution
+
+    command: Any = Distribution({"name": "speedups", "ext_modules": extensions}).get_command_obj("build_ext")
+    command.build_lib = str(folder / "lib")
+    command.build_temp = str(folder / "temp")
+    command.ensure_finalized()
+    command.run()
+    return [Path(command.get_ext_fullpath(extension.name)) for extension in extensions]
+
+
 def compiled(folder: Path) -> list[Path]:
     """Compile the modules within a folder and return their files, in the order of `SOURCES`; raises what goes wrong."""
     from Cython.Build import cythonize
-    from setuptools import Distribution, Extension
+    from setuptools import Extension
 
+    # A missing compiler or missing headers of Python show here, before Cython has worked for seconds.
+    probe = folder / "probe.c"
+    probe.write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n")
+    _built(folder, [Extension("probe", [str(probe)])])
     flags = [] if sys.platform == "win32" else ["-O3", "-g0"]
     strip = ["-Wl,-s"] if sys.platform.startswith("linux") else []
     names, extensions = [], []
@@ -39,13 +55,7 @@ def compiled(folder: Path) -> list[Path]:
         shutil.copy(source, copied)
         names.append(".".join(source.relative_to(ROOT).with_suffix("").parts))
         extensions.append(Extension(names[-1], [str(copied)], extra_compile_args=flags, extra_link_args=strip))
-    modules = cythonize(extensions, build_dir=str(folder), quiet=True)
-    command: Any = Distribution({"name": "speedups", "ext_modules": modules}).get_command_obj("build_ext")
-    command.build_lib = str(folder / "lib")
-    command.build_temp = str(folder / "temp")
-    command.ensure_finalized()
-    command.run()
-    return [Path(command.get_ext_fullpath(name)) for name in names]
+    return _built(folder, cythonize(extensions, build_dir=str(folder), quiet=True))
 
 
 class SpeedupsHook(BuildHookInterface):
