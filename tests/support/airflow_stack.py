@@ -49,14 +49,16 @@ _MARK_TRIES = 5
 _HEADER = """\
 import datetime
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task
-from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
-from airflow_provider_pulsar.operators.publish import PublishOperator
-from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
-from airflow_provider_pulsar.sensors.message import MessageSensor
-from airflow_provider_pulsar.sensors.subscription import SubscriptionSensor
-from airflow_provider_pulsar.sensors.topic import TopicSensor
-
 """
+# Module of each operator and sensor: a DAG imports those it names, as users' do. Each task's process imports them again.
+_MODULES = {
+    "ConsumeBatchOperator": "operators.consume",
+    "PublishOperator": "operators.publish",
+    "PulsarSparkLoadOperator": "operators.spark",
+    "MessageSensor": "sensors.message",
+    "SubscriptionSensor": "sensors.subscription",
+    "TopicSensor": "sensors.topic",
+}
 # Short intervals make tests short; what decides that something is dead stays far above a pause of a busy machine.
 _SETTINGS = {
     "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -212,7 +214,13 @@ class AirflowStack:
             more += ", start_date=datetime.datetime(2026, 1, 1)"
         opening = f"with DAG({dag_id!r}, schedule={schedule}{more}) as dag:\n"
         inner = textwrap.indent(textwrap.dedent(body).strip(), "    ")
-        return self.write_dag_file(dag_id, f"{_HEADER}{textwrap.dedent(header)}\n{opening}{inner}\n")
+        written = f"{textwrap.dedent(header)}\n{opening}{inner}\n"
+        imports = "".join(
+            f"from airflow_provider_pulsar.{module} import {name}\n"
+            for name, module in _MODULES.items()
+            if name in written
+        )
+        return self.write_dag_file(dag_id, f"{_HEADER}{imports}\n{written}")
 
     def write_dag_file(self, dag_id: str, text: str, *, timeout: float = 60) -> str:
         """Write the whole file of a DAG, new or changed, wait until it is parsed as it stands, and return the id."""
