@@ -17,6 +17,10 @@ from pathlib import Path
 
 _OURS = re.compile(r"_?(pulsar_native|pyspark_pulsar)\b|__editable__|.*\.pth$")
 _SECONDS = 90
+# All JVMs of a cluster live for seconds, as the tests' other drivers: with their options they start in half the CPU.
+_JAVA = os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Settings of an application for its executors, and its driver where that runs in the cluster.
+JAVA_CONF = {f"spark.{role}.extraJavaOptions": _JAVA for role in ("driver", "executor")}
 
 
 def bare_python(folder: Path) -> Path:
@@ -87,6 +91,7 @@ class SparkCluster:
             "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1",
             "--conf", "spark.driver.bindAddress=127.0.0.1",
             "--conf", f"spark.sql.warehouse.dir={self.folder}/warehouse",
+            "--conf", f"spark.executor.extraJavaOptions={_JAVA}",
             *arguments,
         ]  # fmt: skip
         return subprocess.run(
@@ -112,6 +117,8 @@ class SparkCluster:
         return {
             **kept,
             "SPARK_MASTER_OPTS": f"-Dspark.master.rest.enabled={enabled} -Dspark.master.rest.port=0",
+            "SPARK_DAEMON_JAVA_OPTS": _JAVA,
+            "SPARK_SUBMIT_OPTS": _JAVA,
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(self.python),

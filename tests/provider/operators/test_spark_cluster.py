@@ -27,7 +27,7 @@ from environments import ROOT
 from pulsar_native import Client
 from support.brokers import Broker, NewTopic
 from support.consuming import fill
-from support.spark_cluster import SparkCluster
+from support.spark_cluster import JAVA_CONF, SparkCluster
 from support.tasks import StateStore, context_of, dag_in, states_of, xcom_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("pulsar_conn")]
@@ -43,6 +43,7 @@ OPTIONS: dict[str, Any] = {
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.host": "127.0.0.1",
         "spark.pyspark.python": str(SPARK / "bin" / "python"),
+        **JAVA_CONF,
     },
 }
 
