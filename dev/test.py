@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Run the tests: checks first, then each suite in its own environment, against real brokers.
+"""Run the tests: the checks, and each suite in its own environment, against real brokers.
 
 `dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks. Most
-suites wait more than they compute: two run at a time, each with a broker of its own. They print their output when they
-end, and until then a line a minute.
+suites wait more than they compute: two run at a time, each with a broker of its own, the checks beside the first. They
+print their output when they end, and until then a line a minute.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
 skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
 count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
@@ -25,9 +25,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import checks
 import class_archive
 import covered
 import environments
@@ -266,8 +266,6 @@ def run(
     """Set up, check, run the suites, `jobs` at a time and those named with coverage, and return the sum."""
     environments.make("broker", *dict.fromkeys(need for suite in suites for need in suite.needs))
     total = Count()
-    if with_checks:
-        total.failed += checks.main([])
     RESULTS.mkdir(exist_ok=True)
     jobs = min(jobs, len(suites))
 
@@ -276,18 +274,32 @@ def run(
         return run_suite(suite, more, own, slow=slow, shown=jobs == 1)
 
     if jobs > 1:
-        for count in _run_beside(suites, run_one, jobs):
+        order = sorted(suites, key=lambda suite: LONGEST.index(suite.name) if suite.name in LONGEST else len(LONGEST))
+        steps = [partial(run_one, suite) for suite in order]
+        if with_checks:
+            # Beside the longest suite, and first of the others: what they find is known soonest.
+            steps.insert(1, lambda _env: run_checks(shown=False))
+        for count in _run_beside(steps, jobs):
             total.add(count)
-    elif suites:
+        return total
+    if with_checks:
+        total.add(run_checks())
+    if suites:
         with shared_broker() as env:
             for suite in suites:
                 total.add(run_one(suite, env))
     return total
 
 
-def _run_beside(suites: Sequence[Suite], run_one: Callable[[Suite, dict[str, str]], Count], jobs: int) -> list[Count]:
-    """Run suites `jobs` at a time, the longest first, each with the next free broker, and return their counts."""
-    order = sorted(suites, key=lambda suite: LONGEST.index(suite.name) if suite.name in LONGEST else len(LONGEST))
+def run_checks(*, shown: bool = True) -> Count:
+    """Run the checks in a process of their own; any that fail are one failure."""
+    command = [sys.executable, str(Path(__file__).with_name("checks.py"))]
+    return Count(failed=int(_run(command, dict(os.environ), None if shown else _output_of("checks")) != 0))
+
+
+def _run_beside(steps: Sequence[Callable[[dict[str, str]], Count]], jobs: int) -> list[Count]:
+    """Run steps `jobs` at a time, in their order, each with the next free broker, and return their counts."""
+    left = list(steps)
     counts: list[Count] = []
     for suite in SUITES:
         _output_of(suite.name).unlink(missing_ok=True)
@@ -296,10 +308,10 @@ def _run_beside(suites: Sequence[Suite], run_one: Callable[[Suite, dict[str, str
         with shared_broker(number) as env:
             while not _stopping.is_set():
                 with _lock:
-                    if not order:
+                    if not left:
                         return
-                    suite = order.pop(0)
-                counts.append(run_one(suite, env))
+                    step = left.pop(0)
+                counts.append(step(env))
 
     with ThreadPoolExecutor(jobs) as pool:
         workers = [pool.submit(work, number + 1) for number in range(jobs)]

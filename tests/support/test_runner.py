@@ -58,7 +58,7 @@ place = pathlib.Path("{place}")
 runner.ROOT, runner.RESULTS = place, place / ".results"
 runner.python_of = lambda name: pathlib.Path(sys.executable)
 runner.environments.make = lambda *names: None
-runner.checks.main = lambda words: 0
+runner.run_checks = lambda *, shown: runner.Count()
 runner.covered.SUITES = frozenset()
 runner.SUITES = tuple(runner.Suite(name, ("dev",)) for name in ("one", "two", "three"))
 sys.exit(runner.main(["--jobs", "2"]))
@@ -99,7 +99,7 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
 def test_suites_run_beside_each_other(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of two suites waits for the other to have begun, and both show their output, one after the other."""
+    """Each of two suites waits for the other to have begun; they and the checks show their output one by one."""
     for name, other in (("one", "two"), ("two", "one")):
         folder = project / "tests" / name
         folder.mkdir()
@@ -109,11 +109,14 @@ def test_suites_run_beside_each_other(
     monkeypatch.setattr(environments, "make", lambda *names: None)
     monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
     monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:1")
-    total = runner.run(runner.SUITES, [], with_checks=False, slow=False, jobs=2)
-    assert str(total) == "1 passed, 1 failed, 0 skipped"
+    # As checks that fail do.
+    monkeypatch.setattr(runner, "__file__", str(project / "test.py"))
+    (project / "checks.py").write_text("print('check: format: FAILED')\nraise SystemExit(2)\n")
+    total = runner.run(runner.SUITES, [], with_checks=True, slow=False, jobs=2)
+    assert str(total) == "1 passed, 2 failed, 0 skipped"
     shown = capfd.readouterr().out
     assert "1 passed" in shown and "1 failed" in shown
-    assert {"test: one: starts", "test: two: starts"} <= set(shown.splitlines())
+    assert {"test: one: starts", "test: two: starts", "check: format: FAILED"} <= set(shown.splitlines())
 
 
 def test_interrupt_ends_suites_beside_each_other(project: Path, tmp_path: Path) -> None:
