@@ -275,7 +275,7 @@ def run(
 
     if jobs > 1:
         order = sorted(suites, key=lambda suite: LONGEST.index(suite.name) if suite.name in LONGEST else len(LONGEST))
-        steps = [partial(run_one, suite) for suite in order]
+        steps: list[Callable[[dict[str, str]], Count]] = [partial(run_one, suite) for suite in order]
         if with_checks:
             # Beside the longest suite, and first of the others: what they find is known soonest.
             steps.insert(1, lambda _env: run_checks(shown=False))
