@@ -50,7 +50,7 @@ _HEADER = """\
 import datetime
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task
 """
-# Module of each operator and sensor: a DAG imports those it names, as users' do. Each task's process imports them again.
+# Module of each operator and sensor. A DAG imports those it names, as users' do: each process of a task imports them.
 _MODULES = {
     "ConsumeBatchOperator": "operators.consume",
     "PublishOperator": "operators.publish",
