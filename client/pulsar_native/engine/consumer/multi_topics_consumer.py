@@ -9,8 +9,8 @@ twice has two consumers, which the broker accepts or rejects as if they were of 
 from __future__ import annotations
 
 import asyncio
-import logging
 import contextlib
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
