@@ -787,9 +787,7 @@ def properties_are_copied(pulsar: ModuleType, env: Env) -> Observed:
         "bytes only": (0, 5, -1),
     }
 )  # fmt: skip
-def batch_receive_with_a_small_queue(
-    pulsar: ModuleType, env: Env, partitions: int, queue: int, most: int
-) -> Observed:
+def batch_receive_with_a_small_queue(pulsar: ModuleType, env: Env, partitions: int, queue: int, most: int) -> Observed:
     client, topic = env.client(), env.topic(partitions=partitions)
     consumer = client.subscribe(
         topic, "sub", receiver_queue_size=queue,
