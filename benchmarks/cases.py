@@ -103,11 +103,13 @@ CASES = (
     Case("read while there is more", "has-more", 100, 100_000),
     Case("message id to bytes and back", "message-ids", 100, 200_000),
     Case("client: create, ask, close", "client", 100, 100),
-    Case("producer: create", "create-producer", 100, 300),
-    Case("producer: close", "close-producer", 100, 300),
-    Case("consumer: create", "create-consumer", 100, 300),
-    Case("consumer: close", "close-consumer", 100, 300),
-    Case("reader: create", "create-reader", 100, 300),
-    Case("reader: close", "close-reader", 100, 300),
-    Case("partitions of a topic", "lookup", 100, 1_000),
 )
+
+# Cases of control.py, which measures both clients in turns in one process, and the rows of each.
+CONTROL = {
+    "partitions": ("partitions of a topic",),
+    "producer": ("producer: create", "producer: close"),
+    "consumer": ("consumer: create", "consumer: close"),
+    "reader": ("reader: create", "reader: close"),
+}
+CONTROL_PAIRS = 300

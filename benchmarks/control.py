@@ -1,11 +1,12 @@
 """Control operations of both clients in turns, in one process: create, close, partitions of a topic.
 
-Usage: benchmarks/control.py [--count 300] [--case NAME …] [--url URL]; without a URL it starts a broker of its own.
+Usage: benchmarks/control.py [--count 300] [--case NAME …] [--url URL] [--json]; without a URL it starts a broker of its
+own. run.py measures its rows of these operations by this program, a process for each round and codec.
 Every operation of one client is followed by the same of the other, and each pair begins with the other client than the
 one before; printed are the medians and the median of the pairs' ratios, official ÷ ours, above 1 is better than the
 official client. So what the machine does besides meets both clients alike, and rare long waits count as one pair only:
-this is the measure for operations of a tenth of a millisecond on a machine that is shared, where the totals of run.py
-follow the load.
+this is the measure for operations of a tenth of a millisecond on a machine that is shared, where totals of separate
+processes follow the load. With --json the last line holds the figures, in microseconds an operation.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import statistics
 import sys
 import tempfile
@@ -26,6 +28,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
 
+from cases import CONTROL  # noqa: E402 - beside this file
+
 import broker as brokers  # noqa: E402 - lives in dev/
 
 _WARM_UP = 20
@@ -36,7 +40,11 @@ MAKE: dict[str, Make] = {
     "consumer": lambda _pulsar, client, topic, number: client.subscribe(topic, f"sub-{number % 7}"),
     "reader": lambda pulsar, client, topic, _number: client.create_reader(topic, pulsar.MessageId.earliest),
 }
-CASES = ("partitions", *MAKE)
+LOOKUP = "partitions of a topic"
+# Wall and CPU seconds of each operation, by the operation's name.
+Seconds = dict[str, list[tuple[float, float]]]
+Figures = dict[str, dict[str, float]]
+"""Wall and CPU microseconds of an operation: "official", and "ours"."""
 
 
 class Peer:
@@ -47,7 +55,7 @@ class Peer:
         quiet = {"logger": self.pulsar.ConsoleLogger(self.pulsar.LoggerLevel.Error)} if name == "pulsar" else {}
         self.client = self.pulsar.Client(url, **quiet)
         self.topic = ""
-        self.seconds: dict[str, list[float]] = {}
+        self.seconds: Seconds = {}
 
     def start(self) -> None:
         """Take a topic of its own, which exists."""
@@ -60,29 +68,48 @@ class Peer:
         return MAKE[kind](self.pulsar, self.client, self.topic, number)
 
     def timed(self, what: str, action: Callable[[], Any]) -> Any:
-        """Do it and note its time."""
-        began = time.perf_counter()
+        """Do it and note its time: wall, and CPU of the whole process, threads of the client included."""
+        cpu, wall = time.process_time(), time.perf_counter()
         result = action()
-        self.seconds.setdefault(what, []).append(time.perf_counter() - began)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        self.seconds.setdefault(what, []).append((wall, cpu))
         return result
 
 
-def take_turns(case: str, peers: Sequence[Peer], count: int) -> None:
-    """Run one case and print its lines."""
+def take_turns(case: str, peers: Sequence[Peer], count: int) -> dict[str, Figures]:
+    """Run one case, print its lines and return the figures of its operations."""
     for peer in peers:
         peer.start()
     for number in range(count + _WARM_UP):
         order = peers if number % 2 else peers[::-1]
         if case == "partitions":
             for peer in order:
-                peer.timed(case, partial(peer.client.get_topic_partitions, peer.topic))
+                peer.timed(LOOKUP, partial(peer.client.get_topic_partitions, peer.topic))
             continue
         made = [(peer, peer.timed(f"{case}: create", partial(peer.make, case, number))) for peer in order]
         for peer, each in made:
             peer.timed(f"{case}: close", each.close)
     official, ours = peers
+    found = {}
     for what in official.seconds:
-        print(line(what, official.seconds[what][_WARM_UP:], ours.seconds[what][_WARM_UP:]), flush=True)
+        pairs = official.seconds[what][_WARM_UP:], ours.seconds[what][_WARM_UP:]
+        print(line(what, *([wall for wall, _ in each] for each in pairs)), flush=True)
+        found[what] = figures(*pairs)
+    return found
+
+
+def figures(official: Sequence[tuple[float, float]], ours: Sequence[tuple[float, float]]) -> Figures:
+    """Return the official client's medians, and ours as that median divided by the median of the pairs' ratios.
+
+    So official ÷ ours is what the pairs gave, not what two medians give that were taken in different moments.
+    """
+    found: Figures = {"official": {}, "ours": {}}
+    for place, what in enumerate(("wall", "cpu")):
+        pairs = [(max(one[place], 1e-9), max(other[place], 1e-9)) for one, other in zip(official, ours, strict=True)]
+        median = statistics.median(one for one, _ in pairs) * 1e6
+        found["official"][what] = median
+        found["ours"][what] = median / statistics.median(one / other for one, other in pairs)
+    return found
 
 
 def line(what: str, official: Sequence[float], ours: Sequence[float]) -> str:
@@ -91,7 +118,7 @@ def line(what: str, official: Sequence[float], ours: Sequence[float]) -> str:
     ratios = [one / other for one, other in zip(official, ours, strict=True)]
     low = sorted(official)[quarter] / sorted(ours)[quarter]
     return (
-        f"{what:<20}{statistics.median(official) * 1e6:>10.0f} us{statistics.median(ours) * 1e6:>10.0f} us"
+        f"{what:<24}{statistics.median(official) * 1e6:>10.0f} us{statistics.median(ours) * 1e6:>10.0f} us"
         f"{statistics.median(ratios):>9.2f}{low:>9.2f}"
     )
 
@@ -116,16 +143,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=300, help="pairs of each case (default 300)")
-    parser.add_argument("--case", action="append", choices=CASES, help="only these cases")
+    parser.add_argument("--case", action="append", choices=tuple(CONTROL), help="only these cases")
     parser.add_argument("--url", help="service URL of a running broker")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON in the last line")
     options = parser.parse_args(arguments)
     with served(options.url) as url:
         peers = [Peer("pulsar", url), Peer("pulsar_native", url)]
-        print(f"{'operation':<20}{'official':>13}{'ours':>13}{'x pairs':>9}{'x p25':>9}", flush=True)
-        for case in options.case or CASES:
-            take_turns(case, peers, options.count)
+        print(f"{'operation':<24}{'official':>13}{'ours':>13}{'x pairs':>9}{'x p25':>9}", flush=True)
+        found: dict[str, Figures] = {}
+        for case in options.case or CONTROL:
+            found |= take_turns(case, peers, options.count)
         for peer in peers:
             peer.client.close()
+    if options.json:
+        print(json.dumps(found))
     return 0
 
 

@@ -3,14 +3,15 @@
 Usage: make bench, or benchmarks/run.py [--rounds 3] [--scale 1] [--case NAME …] [--impl both] [--peer java]
 [--peer drain] [--json FILE].
 Every measurement is a process of its own (worker.py); the clients take turns, A B A B, so that a change of the
-machine's speed meets both; the ratio is official ÷ ours of the medians, above 1 is better than the official client. CPU
-is user + system of the client's process, the steadier figure, because the broker shares the machine. Absolute figures
-are those of the machine that ran. With --impl both, our client runs twice, with its codec in plain Python and compiled
-(A B C A B C), and the last two figures are plain Python ÷ compiled. With --peer, others take turns too where they can
-run the case, on a line below, their ratio being theirs ÷ ours: "java" is the Java client (java/Worker.java, its hot
-paths compiled by unmeasured runs of the same work first), "drain" reads the socket and throws everything away
-(drain.py), the limit for receiving. With --json all measurements are kept, for compare.py and goals.py. All cases with
-all sides take about 20 minutes on two cores.
+machine's speed meets both; control operations (create, close, partitions of a topic) are measured by control.py, where
+both clients take turns in one process, operation by operation. The ratio is official ÷ ours of the medians, above 1 is
+better than the official client. CPU is user + system of the client's process, the steadier figure, because the broker
+shares the machine. Absolute figures are those of the machine that ran. With --impl both, our client runs twice, with
+its codec in plain Python and compiled (A B C A B C), and the last two figures are plain Python ÷ compiled. With --peer,
+others take turns too where they can run the case, on a line below, their ratio being theirs ÷ ours: "java" is the Java
+client (java/Worker.java, its hot paths compiled by unmeasured runs of the same work first), "drain" reads the socket
+and throws everything away (drain.py), the limit for receiving. With --json all measurements are kept, for compare.py
+and goals.py. All cases with all sides take about 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
 
-from cases import CASES, Case  # noqa: E402 - beside this file
+from cases import CASES, CONTROL, CONTROL_PAIRS, Case  # noqa: E402 - beside this file
 
 import broker as brokers  # noqa: E402 - lives in dev/
 import java_classes  # noqa: E402
@@ -79,7 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", action="append", choices=PEERS, default=[], help="others that take turns")
     parser.add_argument("--json", type=Path, help="file for all measurements")
     options = parser.parse_args(arguments)
-    cases = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
+
+    def is_chosen(name: str) -> bool:
+        return not options.case or any(part in name for part in options.case)
+
+    cases = [case for case in CASES if is_chosen(case.name)]
+    control = [kind for kind, rows in CONTROL.items() if any(map(is_chosen, rows))]
     codecs = ("python", "compiled") if options.impl == "both" else (options.impl,)
     sides = [OFFICIAL, *(Side("pulsar_native", codec) for codec in codecs), *(Side(peer) for peer in options.peer)]
     with tempfile.TemporaryDirectory(prefix="pulsar-bench-") as folder:
@@ -92,14 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"Python {kept['python']}, {kept['cpus']} CPUs, {options.rounds} rounds, medians; x = official / ours"
             )
             print(heading(sides))
-            for case in cases:
-                found = measure(case, standalone, options.rounds, options.scale, sides)
-                kept["cases"][case.name] = {side.name: runs for side, runs in found.items()}
-                print(lines(case.name, found), flush=True)
+
+            def keep(name: str, found: Runs) -> None:
+                kept["cases"][name] = {side.name: runs for side, runs in found.items()}
+                print(lines(name, found), flush=True)
                 if options.json is not None:
                     # After each case: a run that is stopped keeps what it has.
                     options.json.parent.mkdir(parents=True, exist_ok=True)
                     options.json.write_text(json.dumps(kept, indent=1))
+
+            for case in cases:
+                keep(case.name, measure(case, standalone, options.rounds, options.scale, sides))
+            if control:
+                found = measure_control(control, standalone, options.rounds, options.scale, sides)
+                for name, runs in found.items():
+                    if is_chosen(name):
+                        keep(name, runs)
         finally:
             standalone.stop()
     return 0
@@ -155,6 +169,32 @@ def measure(case: Case, broker: brokers.Standalone, rounds: int, scale: float, s
             for name, seconds in _run(side, case.action, case, topic, broker, count).items():
                 runs[side][name].append(seconds / count * 1e6)
     return runs
+
+
+def measure_control(
+    kinds: Sequence[str], broker: brokers.Standalone, rounds: int, scale: float, sides: Sequence[Side]
+) -> dict[str, Runs]:
+    """Run kinds of control.py in each round, once for each codec of ours, and return the measurements by row."""
+    ours = [side for side in sides if side.is_ours]
+    found: dict[str, Runs] = {}
+    for _ in range(rounds):
+        measured = {side: _run_control(side, kinds, broker, max(20, int(CONTROL_PAIRS * scale))) for side in ours}
+        for row in measured[ours[0]]:
+            runs = found.setdefault(row, {side: {"wall": [], "cpu": []} for side in (OFFICIAL, *ours)})
+            add_round(runs, {side: measured[side][row] for side in ours})
+    return found
+
+
+def add_round(runs: Runs, measured: Mapping[Side, Mapping[str, Mapping[str, float]]]) -> None:
+    """Add a round of control.py: the official client's median, and for each codec that median ÷ its own ratio.
+
+    Each codec ran beside the official client in a process of its own; so its ratio stays that of its own pairs.
+    """
+    for what in ("wall", "cpu"):
+        official = statistics.median(each["official"][what] for each in measured.values())
+        runs[OFFICIAL][what].append(official)
+        for side, each in measured.items():
+            runs[side][what].append(official * each["ours"][what] / each["official"][what])
 
 
 def lines(name: str, runs: Runs) -> str:
@@ -213,15 +253,26 @@ def _run(side: Side, action: str, case: Case, topic: str, broker: brokers.Standa
         "url": broker.service_url_tls if case.tls else broker.service_url,
         "authority": str(broker.certificates.authority) if case.tls else None,
     }  # fmt: skip
-    env = {**os.environ, **({"PULSAR_NATIVE_IMPL": side.codec} if side.codec else {})}
-    done = subprocess.run(
-        [*_program(side), json.dumps(request)],
-        capture_output=True, text=True, timeout=_WORKER_SECONDS, check=False, env=env,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{case.name} with {side.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, float] = _last_line(case.name, side, [*_program(side), json.dumps(request)])
     return result
+
+
+def _run_control(
+    side: Side, kinds: Sequence[str], broker: brokers.Standalone, count: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    command = [sys.executable, str(HERE / "control.py"), "--json", "--url", broker.service_url, "--count", str(count)]
+    command += [each for kind in kinds for each in ("--case", kind)]
+    result: dict[str, dict[str, dict[str, float]]] = _last_line("control.py", side, command)
+    return result
+
+
+def _last_line(name: str, side: Side, command: Sequence[str]) -> Any:
+    """Run a measurement with our codec of that side and return the JSON of its last line; raises SystemExit."""
+    env = {**os.environ, **({"PULSAR_NATIVE_IMPL": side.codec} if side.codec else {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_WORKER_SECONDS, check=False, env=env)
+    if done.returncode:
+        raise SystemExit(f"{name} with {side.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _warm_up(count: int) -> int:

@@ -458,62 +458,6 @@ def create_client(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable
     return run
 
 
-def _create(what: str, pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[int], Any]:
-    topic = f"{request['topic']}-{uuid.uuid4().hex}"
-    # The topic is there before anything is measured.
-    client.create_producer(topic).close()
-    return {
-        "producer": lambda number: client.create_producer(topic),
-        "consumer": lambda number: client.subscribe(topic, f"bench-{number}"),
-        "reader": lambda number: client.create_reader(topic, pulsar.MessageId.earliest),
-    }[what]
-
-
-def create(what: str) -> Action:
-    """Return what creates objects of a kind one by one."""
-
-    def prepare(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
-        make = _create(what, pulsar, client, request)
-        # What the first one of a process loads is the import's, which has its own row.
-        make(request["count"]).close()
-        made = []
-
-        def run() -> None:
-            for number in range(request["count"]):
-                made.append(make(number))
-
-        return run
-
-    return prepare
-
-
-def close(what: str) -> Action:
-    """Return what closes objects of a kind one by one."""
-
-    def prepare(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
-        make = _create(what, pulsar, client, request)
-        made = [make(number) for number in range(request["count"])]
-
-        def run() -> None:
-            for each in made:
-                each.close()
-
-        return run
-
-    return prepare
-
-
-def lookup(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
-    """Ask for the partitions of a topic."""
-    client.create_producer(request["topic"]).close()
-
-    def run() -> None:
-        for _ in range(request["count"]):
-            client.get_topic_partitions(request["topic"])
-
-    return run
-
-
 def fill(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
     """Put the messages there that another measurement reads."""
     return publish(pulsar, client, request)
@@ -542,9 +486,6 @@ ACTIONS = {
     "latency": latency,
     "has-more": has_more,
     "message-ids": message_ids,
-    **{f"create-{what}": create(what) for what in ("producer", "consumer", "reader")},
-    **{f"close-{what}": close(what) for what in ("producer", "consumer", "reader")},
-    "lookup": lookup,
     "fill": fill,
     "fill-on-signal": fill_on_signal,
     "client": create_client,

@@ -74,8 +74,9 @@ SUITES = (
     Suite("client", ("dev",), processes=2),
     # Mostly waiting, for time-outs and for brokers.
     Suite("integration", ("dev",), processes=3),
-    # Programs on the official client and on ours: one file, mostly waiting, and no program needs another.
-    Suite("compat", ("dev",), processes=2, dist="load"),
+    # Programs on the official client and on ours: one file, mostly waiting, and no program needs another, but for those
+    # of one group, which share a broker.
+    Suite("compat", ("dev",), processes=2, dist="loadgroup"),
     Suite("spark", ("spark",), processes=2),
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),

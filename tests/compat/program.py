@@ -39,13 +39,19 @@ class Program:
     # Whether it needs a process of its own, in whose main thread it runs.
     own_process: bool
     seconds: float
+    # Whether its broker demands credentials, which are in `Env.secrets`, and also listens on TLS ports.
+    secure: bool
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    *, own_process: bool = False, seconds: float = 30, cases: Mapping[str, tuple[Any, ...]] | None = None
+    *,
+    own_process: bool = False,
+    seconds: float = 30,
+    cases: Mapping[str, tuple[Any, ...]] | None = None,
+    secure: bool = False,
 ) -> Callable[[Body], Body]:
     """Register a function as a program, once for each of `cases` (id -> further arguments)."""
 
@@ -55,7 +61,7 @@ def program(
             name = f"{area}.{body.__name__}" + (f"[{case}]" if case else "")
             if name in PROGRAMS:
                 raise ValueError(f"Two programs are called {name}")
-            PROGRAMS[name] = Program(name, body, arguments, own_process, seconds)
+            PROGRAMS[name] = Program(name, body, arguments, own_process, seconds, secure)
         return body
 
     return register
@@ -64,8 +70,11 @@ def program(
 class Env:
     """What a program is given besides the module: topics and clients of its own, and the words to describe errors."""
 
-    def __init__(self, pulsar: ModuleType, service_url: str, admin_url: str) -> None:
+    def __init__(
+        self, pulsar: ModuleType, service_url: str, admin_url: str, secrets: Mapping[str, str] | None = None
+    ) -> None:
         self.pulsar = pulsar
+        self.secrets = secrets or {}
         self.service_url = service_url
         self.admin_url = admin_url
         self._prefix = f"compat-{uuid.uuid4().hex[:12]}"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,9 +26,12 @@ OFFICIAL, OURS = "pulsar", "pulsar_native"
 class Runner:
     """A worker process that runs one program after the other, started anew after a hang or a crash."""
 
-    def __init__(self, package: str, service_url: str, admin_url: str, log: IO[str]) -> None:
+    def __init__(
+        self, package: str, service_url: str, admin_url: str, log: IO[str], secrets: Mapping[str, str]
+    ) -> None:
         self._command = [sys.executable, str(HERE / "worker.py"), package, service_url, admin_url]
         self._log = log
+        self._env = {**os.environ, "PYTHONHASHSEED": "0", "COMPAT_SECRETS": json.dumps(dict(secrets))}
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, program: Program) -> dict[str, Any]:
@@ -72,7 +76,7 @@ class Runner:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            env=self._env,
         )
 
     def stop(self) -> None:

@@ -16,9 +16,17 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "migration.md"
 load()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_program(pair: Pair, name: str) -> None:
+# Those with credentials run in one process, so that the suite starts their broker once.
+_NAMES = [
+    pytest.param(name, marks=[pytest.mark.xdist_group("secure")] if each.secure else [])
+    for name, each in PROGRAMS.items()
+]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_program(request: pytest.FixtureRequest, name: str) -> None:
     program = PROGRAMS[name]
+    pair: Pair = request.getfixturevalue("secure_pair" if program.secure else "pair")
     official, ours = pair.run(program)
     wrong = compare(program, official, ours, load_accepted())
     assert not wrong, "\n".join([*wrong, ours.get("where", ours.get("hung", ""))])

@@ -2,7 +2,7 @@
 
 Reads program ids from its input, one a line, and answers each with one line of JSON: {"observed": …}, {"raised": …} or
 {"hung": …} (after which it ends). With a PROGRAM it runs that one in its main thread and ends as a program would. What
-programs and clients print goes to stderr.
+programs and clients print goes to stderr. COMPAT_SECRETS in the environment holds what `Env.secrets` is, as JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load() -> None:
 
 
 def _run(program: Program, pulsar: ModuleType, urls: tuple[str, str]) -> dict[str, Any]:
-    env = Env(pulsar, *urls)
+    env = Env(pulsar, *urls, json.loads(os.environ.get("COMPAT_SECRETS", "{}")))
     try:
         return {"observed": program.body(pulsar, env, *program.arguments)}
     except BaseException as error:

@@ -56,3 +56,12 @@ def test_publish_case_runs_by_the_java_client(run: ModuleType, broker: Broker) -
 @pytest.mark.parametrize("action", ["publish-json", "receive-avro", "listeners", "client"])
 def test_case_of_python_clients_runs_by_both(run: ModuleType, broker: Broker, action: str) -> None:
     assert measure(run, broker, action, consumers=3).keys() == {"pulsar", "pulsar_native"}
+
+
+def test_control_operations_run_by_both_codecs_in_turns(run: ModuleType, broker: Broker) -> None:
+    ours = [run.Side("pulsar_native", codec) for codec in ("python", "compiled")]
+    found = run.measure_control(["partitions", "reader"], broker, 2, 0.05, [run.OFFICIAL, *ours, run.Side("java")])
+    assert list(found) == ["partitions of a topic", "reader: create", "reader: close"]
+    for runs in found.values():
+        assert runs.keys() == {run.OFFICIAL, *ours}
+        assert all(len(each) == 2 and min(each) > 0 for side in runs.values() for each in side.values())

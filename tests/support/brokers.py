@@ -5,6 +5,7 @@ Imports only pytest, the standard library and dev/broker.py, since every environ
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -30,6 +31,11 @@ class Broker:
     def admin(self, method: str, path: str, body: object = None) -> object:
         """Call the admin interface (path below /admin/v2/) and return the JSON of its answer, None for no content."""
         return admin(self.admin_url, method, path, body)
+
+
+# Password of the role "admin" at the secure broker, and the file (htpasswd) that it reads.
+PASSWORD = "open-sesame"
+_PASSWORDS = "admin:$apr1$pulsarpw$pGLrFNGt0AZM9qCfMAldO0"
 
 
 class OwnBroker(Protocol):
@@ -76,9 +82,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """Give a broker of this session that demands tokens (`token()`) and also listens on TLS ports (`certificates`).
 
-    It looks every second whether a connection's token has ended, and asks for another one then.
+    It looks every second whether a connection's token has ended, and asks for another one then. It knows clients by
+    their certificate and by PASSWORD as well.
     """
-    conf = {"authenticationRefreshCheckSeconds": "1"}
+    providers = ("Token", "Tls", "Basic")
+    conf = {
+        "authenticationRefreshCheckSeconds": "1",
+        "authenticationProviders": ",".join(
+            f"org.apache.pulsar.broker.authentication.AuthenticationProvider{each}" for each in providers
+        ),
+        "basicAuthConf": f"data:;base64,{base64.b64encode(_PASSWORDS.encode()).decode()}",
+    }
     with Standalone(tmp_path_factory.mktemp("secure_broker"), tokens=True, tls=True, conf=conf) as started:
         yield started
 

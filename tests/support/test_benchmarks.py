@@ -165,7 +165,8 @@ def test_goals_page_without_marks_raises(goals: ModuleType) -> None:
 
 def test_goals_name_cases_that_exist(goals: ModuleType) -> None:
     cases = {case.name: case for case in load("cases").CASES}
-    assert {name for goal in goals.GOALS for name in goal.cases} <= cases.keys()
+    control = {row for rows in load("cases").CONTROL.values() for row in rows}
+    assert {name for goal in goals.GOALS for name in goal.cases} <= cases.keys() | control
     assert all(cases[name].suits("java") for goal in goals.GOALS if goal.peer == "java" for name in goal.cases)
     assert {goal.case for goal in goals.LATENCY_GOALS} <= {name for name, _, _ in load("latency").CASES}
 
@@ -188,6 +189,33 @@ def test_run_line_of_another_peer_is_theirs_by_ours() -> None:
     first, second = run.lines("receive", runs).splitlines()
     assert first.split() == ["receive", "4.00", "us/m", "2.00", "us/m", "2.0", "6.0", "0%"]
     assert second.split() == ["java", "/", "ours", "3.00", "us/m", "1.5", "0.50", "0%"]
+
+
+def test_run_control_round_keeps_each_codecs_own_ratio() -> None:
+    run = load("run")
+    python, compiled = (run.Side("pulsar_native", codec) for codec in ("python", "compiled"))
+    runs: dict[Any, dict[str, list[float]]] = {
+        side: {"wall": [], "cpu": []} for side in (run.OFFICIAL, python, compiled)
+    }
+    # The machine was half as quick while the compiled codec had its turns.
+    slow = {"official": {"wall": 200.0, "cpu": 20.0}, "ours": {"wall": 160.0, "cpu": 10.0}}
+    quick = {"official": {"wall": 100.0, "cpu": 10.0}, "ours": {"wall": 125.0, "cpu": 20.0}}
+    run.add_round(runs, {python: quick, compiled: slow})
+    assert runs[run.OFFICIAL] == {"wall": [150.0], "cpu": [15.0]}
+    assert runs[python] == {"wall": [187.5], "cpu": [30.0]}
+    assert runs[compiled] == {"wall": [120.0], "cpu": [7.5]}
+    assert run.lines("reader: close", runs).split()[2:] == [
+        *("150.00", "us/m", "187.50", "us/m", "0.80", "0.50", "0%"),
+        *("120.00", "us/m", "1.2", "2.0", "0%", "1.56", "4.00"),
+    ]
+
+
+def test_control_ours_is_by_the_ratio_of_pairs() -> None:
+    # The middle pair was slow for both: medians of each side alone would give 3 / 2.
+    official, ours = [(1e-6, 1e-6), (9e-6, 9e-6), (3e-6, 3e-6)], [(2e-6, 1e-6), (18e-6, 9e-6), (1e-6, 1e-6)]
+    found = load("control").figures(official, ours)
+    assert found["official"] == pytest.approx({"wall": 3.0, "cpu": 3.0})
+    assert found["ours"] == pytest.approx({"wall": 6.0, "cpu": 3.0})
 
 
 def message(count: int, payload: bytes, *, has_broker_metadata: bool = True) -> bytes:

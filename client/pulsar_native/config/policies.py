@@ -166,7 +166,7 @@ class BatchReceivePolicy(Config):
 
     A limit of 0 or less is off; `InvalidConfiguration` is raised if all of them are.
 
-    :param max_num_messages: number of messages. Default -1.
+    :param max_num_messages: number of messages; of a consumer whose `receiver_queue_size` is smaller, that. Default -1.
     :param max_num_bytes: sum of the payloads in bytes; a message that would exceed it stays for the next call, a larger
         first message is returned alone. Default 10485760.
     :param timeout_ms: time since the call in milliseconds. Default 100.
@@ -255,7 +255,8 @@ class DeadLetterPolicy(Config):
 class ConsumerBatchReceivePolicy(BatchReceivePolicy):
     """Limits of one `batch_receive` call, with the official client's parameters; see `BatchReceivePolicy`.
 
-    :param max_num_message: number of messages; 0 or less for no limit.
+    :param max_num_message: number of messages; of a consumer whose `receiver_queue_size` is smaller, that; 0 or less
+        for no limit.
     :param max_num_bytes: sum of the payloads in bytes; a larger first message is alone; 0 or less for no limit.
     :param timeout_ms: time since the call in milliseconds; 0 or less for no limit.
     """

@@ -41,8 +41,10 @@ _INLINE_READ_PAUSE = 100
 _RECEIPT_SPINS = 60
 _RESPONSE_SPINS = 200
 # Inline reads that poll in vain one after the other before that is left to a later one, and those that sleep at once
-# then: a receipt of a stored message takes milliseconds.
+# then: a receipt of a stored message takes milliseconds; where all processors are busy the broker waits for the one
+# that polls, and each request would take the time of the polls longer.
 _VAIN_SPINS = 8
+_VAIN_RESPONSE_SPINS = 4
 _SPIN_PAUSE = 100
 
 Buffer = bytes | memoryview
@@ -69,14 +71,15 @@ class Transport:
         self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
-        # Held by the reading thread. The next four are for inline reads: the epoll object the loop watches instead of
+        # Held by the reading thread. The next five are for inline reads: the epoll object the loop watches instead of
         # the socket after the first one, the poll object an inline read waits with, the number of inline reads still to
-        # be refused, and that of vain polls, or below 0 of those still to sleep at once.
+        # be refused, and those of vain polls, or below 0 of polls still left out, for receipts and for responses.
         self._reading = threading.Lock()
         self._watch: Any = None
         self._readiness: Any = None
         self._pause = 0
         self._vain_spins = 0
+        self._vain_response_spins = 0
 
     @property
     def local_port(self) -> int:
@@ -169,17 +172,24 @@ class Transport:
     def peek(self, seconds: float, *, is_response: bool) -> bytes:
         """Wait for the next bytes and return their beginning without consuming them; b"" when none arrived in time.
 
-        It polls for a moment before the thread sleeps: for a response always, for a receipt while that is worth it.
+        It polls for a moment before the thread sleeps, as long as that is worth it.
         """
         poll = self._readiness.poll
-        if is_response or self._vain_spins >= 0:
+        vain = self._vain_response_spins if is_response else self._vain_spins
+        if vain >= 0:
             for _ in range(_RESPONSE_SPINS if is_response else _RECEIPT_SPINS):
                 if poll(0):
-                    self._vain_spins = 0
+                    self._count_vain(0, is_response)
                     return self._received(_PEEK_BYTES, socket.MSG_PEEK)
-        if not is_response:
-            self._vain_spins = self._vain_spins + 1 if self._vain_spins < _VAIN_SPINS else -_SPIN_PAUSE
+        most = _VAIN_RESPONSE_SPINS if is_response else _VAIN_SPINS
+        self._count_vain(vain + 1 if vain < most else -_SPIN_PAUSE, is_response)
         return self._received(_PEEK_BYTES, socket.MSG_PEEK) if poll(seconds * 1000) else b""
+
+    def _count_vain(self, count: int, is_response: bool) -> None:
+        if is_response:
+            self._vain_response_spins = count
+        else:
+            self._vain_spins = count
 
     def discard(self, count: int) -> None:
         """Remove bytes that `peek` returned from the socket."""

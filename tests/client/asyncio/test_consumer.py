@@ -60,6 +60,16 @@ async def test_batch_receive_leaves_what_exceeds_the_bytes(fake: FakeBroker, cli
     assert sizes == [[4, 4], [4, 6], [11], [0, 1], []]
 
 
+async def test_batch_receive_of_more_than_the_queue_warns(
+    fake: FakeBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeTopic(fake, *([b"m"] * 7))
+    policy = ConsumerBatchReceivePolicy(5, -1, 100)
+    consumer = await client.subscribe("t", "s", batch_receive_policy=policy, receiver_queue_size=3)
+    assert [len(await consumer.batch_receive()) for _ in range(4)] == [3, 3, 1, 0]
+    assert [record.getMessage() for record in caplog.records if "batch receive policy is 5" in record.getMessage()]
+
+
 @pytest.mark.parametrize("timeout", [0, 1, 30])
 async def test_receive_time_out_leaves_no_waiter(fake: FakeBroker, client: Client, timeout: int) -> None:
     topic = FakeTopic(fake)

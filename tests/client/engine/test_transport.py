@@ -383,6 +383,26 @@ class Readiness:
 
 
 @pytest.mark.asyncio
+async def test_peek_of_late_responses_sleeps_at_once(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    await begin_inline(pair)
+    late = Readiness(ready=False)
+    pair.transport._readiness = late
+
+    def slept_at_once() -> bool:
+        assert pair.transport.peek(0.02, is_response=True) == b""
+        return late.slept_at_once()
+
+    reads = [slept_at_once() for _ in range(300)]
+    vain = reads.index(True)
+    assert 2 <= vain <= 10, "a slow one among quick ones says nothing"
+    assert reads.index(False, vain) - vain >= 50
+    assert pair.transport.peek(0.02, is_response=False) == b"" and not late.slept_at_once(), "receipts apart"
+    pair.transport.end_inline_read()
+    pair.close()
+
+
+@pytest.mark.asyncio
 async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends]) -> None:
     pair = ends()
     await begin_inline(pair)
@@ -402,7 +422,7 @@ async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends]) -> None:
     assert 3 <= vain <= 20, "some may be late by chance"
     again = first.index(False, vain)
     assert again - vain >= 50, "one that polls in vain costs as much as the rest of the read"
-    assert pair.transport.peek(0.02, is_response=True) == b"" and not late.slept_at_once(), "asked for, always"
+    assert pair.transport.peek(0.02, is_response=True) == b"" and not late.slept_at_once(), "counted apart"
     # A receipt that comes at once, after the pause, makes the count of vain ones begin again.
     pair.transport._readiness = soon
     for _ in range(300):

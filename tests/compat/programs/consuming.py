@@ -779,3 +779,29 @@ def properties_are_copied(pulsar: ModuleType, env: Env) -> Observed:
         "equal": [wrapped[0] == wrapped[1], wrapped[0] <= wrapped[1], message == consumer],
         "keyword": str(pulsar.MessageId.wrap(msg_id=message.message_id())) == str(wrapped[0]),
     }
+
+
+@program(
+    cases={
+        "one topic": (0, 5, 20), "partitions": (2, 5, 20), "as many": (0, 5, 5), "fewer": (0, 5, 3), "of 1": (0, 1, 20),
+        "bytes only": (0, 5, -1),
+    }
+)  # fmt: skip
+def batch_receive_with_a_small_queue(pulsar: ModuleType, env: Env, partitions: int, queue: int, most: int) -> Observed:
+    client, topic = env.client(), env.topic(partitions=partitions)
+    consumer = client.subscribe(
+        topic, "sub", receiver_queue_size=queue,
+        batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(most, 1024 * 1024, 700),
+    )  # fmt: skip
+    producer = client.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
+    for number in range(24):
+        producer.send(b"%d" % number)
+    sizes, seconds = [], []
+    for _ in range(3):
+        began = time.monotonic()
+        batch = consumer.batch_receive()
+        seconds.append(time.monotonic() - began > 0.5)
+        sizes.append(len(batch))
+        for message in batch:
+            consumer.acknowledge(message)
+    return {"sizes": sizes, "waited": seconds}

@@ -33,17 +33,20 @@ def batch_collector(consumer: MessageSource, config: ConsumerConfig, now: float)
             "batch_receive() needs a queue: with receiver_queue_size=0 messages are requested one by one; use "
             "receive(), or a receiver_queue_size above 0"
         )
-    return BatchCollector(consumer, config.batch_receive_policy, now)
+    return BatchCollector(consumer, config.batch_receive_policy, now, config.receiver_queue_size)
 
 
 class BatchCollector:
-    """Collector of one batch receive's messages. `now` is monotonic seconds."""
+    """Collector of one batch receive's messages. `now` is monotonic seconds.
+
+    A policy of more messages than the receiver queue holds means as many as that holds, as in the official clients.
+    """
 
     __slots__ = ("_consumer", "_deadline", "_left", "_most", "_most_bytes", "messages")
 
-    def __init__(self, consumer: MessageSource, policy: BatchReceivePolicy, now: float) -> None:
+    def __init__(self, consumer: MessageSource, policy: BatchReceivePolicy, now: float, queue_size: int) -> None:
         self._consumer = consumer
-        self._most = policy.max_num_messages if policy.max_num_messages > 0 else sys.maxsize
+        self._most = min(policy.max_num_messages, queue_size) if policy.max_num_messages > 0 else sys.maxsize
         self._most_bytes = policy.max_num_bytes if policy.max_num_bytes > 0 else None
         self._deadline = now + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         self._start()

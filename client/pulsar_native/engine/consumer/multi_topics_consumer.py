@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
+_log = logging.getLogger("pulsar_native.consumer")
+
 # Messages prefetched at a partition's turn while others have messages, too.
 _PREFETCH_OF_TURN = 31
 Wake = Callable[[], None]
@@ -92,6 +95,13 @@ class MultiTopicsConsumer:
     ) -> None:
         self.client = client
         self.config = config
+        if config.batch_receive_policy.max_num_messages > config.receiver_queue_size > 0:
+            _log.warning(
+                "max_num_messages of the batch receive policy is %d, but the receiver queue holds %d messages: "
+                "batch_receive() returns at most so many",
+                config.batch_receive_policy.max_num_messages,
+                config.receiver_queue_size,
+            )
         # True if permits depend on whether a receiver waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
         # Prefetch buffer of the partition whose turn it is; always empty where no API dequeues from it.

@@ -52,7 +52,7 @@ class Source:
 
 def batch_of(source: Source, policy: BatchReceivePolicy) -> list[int]:
     """Return the sizes of the next batch, collected as the APIs do; it ends when nothing is queued."""
-    collector = BatchCollector(source, policy, 0.0)
+    collector = BatchCollector(source, policy, 0.0, 1000)
     with contextlib.suppress(BatchFull):
         while (message := collector.dequeue()) is not None:
             if collector.add(message) or collector.add_all(source.prefetched):
@@ -86,7 +86,7 @@ def test_batch_collector_takes_what_fits(entries: list[list[int]], count: int, m
 
 
 def test_batch_collector_with_all_bytes_waits_for_nothing() -> None:
-    collector = BatchCollector(Source([[6], [4]]), BatchReceivePolicy(max_num_bytes=10, timeout_ms=200), 10.0)
+    collector = BatchCollector(Source([[6], [4]]), BatchReceivePolicy(max_num_bytes=10, timeout_ms=200), 10.0, 1000)
     for _ in range(2):
         assert collector.deadline == pytest.approx(10.2)
         message = collector.dequeue()
@@ -100,5 +100,14 @@ def test_batch_collector_with_all_bytes_waits_for_nothing() -> None:
 
 def test_batch_collector_complete_at_deadline() -> None:
     source = Source([])
-    assert BatchCollector(source, BatchReceivePolicy(timeout_ms=200), 10.0).deadline == pytest.approx(10.2)
-    assert BatchCollector(source, BatchReceivePolicy(timeout_ms=0), 10.0).deadline is None
+    assert BatchCollector(source, BatchReceivePolicy(timeout_ms=200), 10.0, 1000).deadline == pytest.approx(10.2)
+    assert BatchCollector(source, BatchReceivePolicy(timeout_ms=0), 10.0, 1000).deadline is None
+
+
+@pytest.mark.parametrize(("most", "size", "taken"), [(5, 3, 3), (3, 5, 3), (-1, 3, 6)])
+def test_batch_collector_takes_what_the_queue_holds(most: int, size: int, taken: int) -> None:
+    source = Source([[1]] * 6)
+    collector = BatchCollector(source, BatchReceivePolicy(max_num_messages=most), 0.0, size)
+    while (message := collector.dequeue()) is not None and not collector.add(message):
+        pass
+    assert len(collector.messages) == taken
