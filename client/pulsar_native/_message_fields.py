@@ -29,6 +29,7 @@ _PACKED = struct.Struct("=iii")
 _DRAINED_AT_ONCE = 128
 
 M = TypeVar("M", bound="MessageFields")
+D = TypeVar("D", bound="DeliveryFields")
 F = TypeVar("F", bound=Callable[..., Any])
 _entry_of, _index_of = attrgetter("entry"), attrgetter("batch_index")
 
@@ -116,6 +117,11 @@ class DeliveryFields:
         self.payload = payload
         # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
         self.attachment = attachment
+
+
+def make_deliveries(kind: type[D], frames: list[Any], attachment: int) -> list[D]:
+    """Return the deliveries of MESSAGE frames."""
+    return [kind(frame.command.message, frame.payload, attachment) for frame in frames]
 
 
 class EntryFields:
@@ -410,7 +416,7 @@ def call_back(
 
 _PYTHON = (
     DeliveryFields, EntryFields, FastPathBuffer, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
-    call_back, make_messages, make_uniform_messages,
+    call_back, make_deliveries, make_messages, make_uniform_messages,
 )  # fmt: skip
 _NAMES = tuple(each.__name__ for each in _PYTHON)
 
@@ -441,5 +447,5 @@ is_compiled = _compiled is not None
 if not TYPE_CHECKING and is_compiled:
     (
         DeliveryFields, EntryFields, FastPathBuffer, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
-        call_back, make_messages, make_uniform_messages,
+        call_back, make_deliveries, make_messages, make_uniform_messages,
     ) = (getattr(_compiled, name) for name in _NAMES)  # fmt: skip

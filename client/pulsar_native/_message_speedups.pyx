@@ -97,6 +97,31 @@ cdef class DeliveryFields:
         _untrack(self)
 
 
+def make_deliveries(type kind not None, list frames not None, Py_ssize_t attachment):
+    """As `_message_fields.make_deliveries`."""
+    if not issubclass(kind, DeliveryFields):
+        raise TypeError(f"{kind.__name__} is no kind of delivery")
+    cdef list deliveries = []
+    cdef tuple nothing = ()
+    cdef DeliveryFields made
+    for frame in frames:
+        if not isinstance(frame, tuple):
+            raise TypeError("A frame is a tuple")
+        message = (<tuple>frame)[0].message
+        data = message.message_id
+        made = <DeliveryFields>(<PyTypeObject*>kind).tp_new(<PyTypeObject*>kind, nothing, NULL)
+        _untrack(made)
+        made.ledger_id = data.ledgerId
+        made.entry_id = data.entryId
+        made.redelivery_count = message.redelivery_count
+        words = message.ack_set
+        made.ack_words = tuple(words) if words else None
+        made.payload = (<tuple>frame)[1]
+        made.attachment = attachment
+        deliveries.append(made)
+    return deliveries
+
+
 @cython.no_gc
 cdef class EntryFields:
     """Attributes of a decoded entry."""

@@ -33,6 +33,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import StartFilter, decode, single_parser
 from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import Frame
 from support.entry_bytes import assemble, batch_entry, metadata_of, single_entry
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, Protocol
 
+from pulsar_native._message_fields import make_deliveries
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -33,6 +34,7 @@ from pulsar_native.protocol.unacked_tracker import in_blocks
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey, parse_entry
+from pulsar_native.wire.frames import Frame
 
 Arriving = Callable[[list[Message]], list[Message]]
 """Function that interceptors see arriving messages with; returns those to queue."""
@@ -155,6 +157,20 @@ class ConsumerCore:
             # First: the thread that dequeues it removes it from the count.
             self._scaled.on_queued(delivery)
         self.all_deliveries.append(delivery)
+
+    @property
+    def may_be_outdated(self) -> bool:
+        """True if `is_outdated` may be True of any delivery."""
+        return bool(self.epoch)
+
+    def append_all(self, frames: list[Frame]) -> None:
+        """Queue deliveries undecoded, none of them outdated. On the loop, without the lock: one atomic step."""
+        self.newest = frames[-1].command.message.message_id
+        deliveries = make_deliveries(Delivery, frames, self.attachment)
+        if self._scaled is not None:
+            for delivery in deliveries:
+                self._scaled.on_queued(delivery)
+        self.all_deliveries.extend(deliveries)
 
     # --- attachment -------------------------------------------------------------------------------------------------
 

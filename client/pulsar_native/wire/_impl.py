@@ -41,6 +41,11 @@ def _nothing_cut(view: memoryview, position: int, most: int, frames: list[Any], 
     return position
 
 
+def _no_run(frames: list[Any], start: int) -> int:
+    """Return `start`: plain Python passes messages on one by one."""
+    return start
+
+
 def _not_scanned_entry(payload: bytes | memoryview, verify: bool) -> Any:
     """Return None: plain Python parses entries with the protobuf runtime."""
     return None
@@ -86,6 +91,8 @@ entry_ids = _no_entry_ids
 join_parts = _join
 # MESSAGE frames up to the first that is not ordinary, with light commands; and entries whose metadata are parsed later.
 cut_messages = _nothing_cut
+# End of the frames with such commands that are of one consumer, from a position on.
+messages_end = _no_run
 scan_entry = _not_scanned_entry
 # Offsets of a batch's messages, packed.
 scan_spans = _no_spans
@@ -105,6 +112,7 @@ FUNCTIONS = (
     "fitting",
     "join_parts",
     "may_be_compacted",
+    "messages_end",
     "only_bytes",
     "only_place",
     "payload_bytes",

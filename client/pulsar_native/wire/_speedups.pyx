@@ -25,7 +25,6 @@ from pulsar_native.wire.checksum import crc32c as _crc32c
 from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata
 
 _new = MessageId.__new__
-_tuple_new = tuple.__new__
 _read_metadata = MessageMetadata.FromString
 
 cdef enum:
@@ -48,6 +47,12 @@ cdef enum:
 cdef uint64_t _MAX_MILLIS = 9223372036854775  # of which Arrow's microseconds can be made
 
 ctypedef const uint8_t* Bytes
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        object (*tp_new)(PyTypeObject*, object, void*)
+    object PyMemoryView_FromMemory(char*, Py_ssize_t, int)
+    const int PyBUF_READ
 
 
 cdef struct Span:
@@ -1109,8 +1114,10 @@ cdef MessageCommand _read_message(Bytes data, Py_ssize_t at, Py_ssize_t stop):
     return made if seen == 3 else None
 
 
-def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not None, kind not None):
+def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not None, type kind not None):
     """Cut the ordinary MESSAGE frames of at most `most` bytes from `position` on; return where they end."""
+    if not issubclass(kind, tuple):
+        raise TypeError(f"{kind.__name__} is no kind of tuple")
     cdef const uint8_t[::1] held = view
     cdef Py_ssize_t end = held.shape[0], total, size, stop
     cdef Bytes data
@@ -1127,11 +1134,28 @@ def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not Non
         if command is None:
             break
         size += position + 8
-        frames.append(
-            _tuple_new(kind, (command, PyBytes_FromStringAndSize(<const char*>data + size, stop - size)))
-        )
+        # As `tuple.__new__`, without its call: that of a named tuple is a function in Python.
+        pair = (command, PyBytes_FromStringAndSize(<const char*>data + size, stop - size))
+        frames.append((<PyTypeObject*>tuple).tp_new(<PyTypeObject*>kind, (pair,), NULL))
         position = stop
     return position
+
+
+def messages_end(list frames not None, Py_ssize_t start):
+    """Return where the MESSAGE frames of one consumer end that begin at `start` and were cut by `cut_messages`."""
+    cdef Py_ssize_t index = start
+    cdef uint64_t consumer_id = 0
+    while 0 <= index < len(frames):
+        frame = frames[index]
+        command = (<tuple>frame)[0] if isinstance(frame, tuple) else None
+        if type(command) is not MessageCommand:
+            break
+        if index == start:
+            consumer_id = (<MessageCommand>command).consumer_id
+        elif (<MessageCommand>command).consumer_id != consumer_id:
+            break
+        index += 1
+    return index
 
 
 cdef class ScannedEntry:

@@ -14,8 +14,15 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import ConsumerCore
 from pulsar_native.protocol.permits import AutoScaledPermits
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import Frame, FrameDecoder
 from support.consumer_cores import LEDGER, BrokerTopic, PlainDecoding, command, core_of, written
 from support.entry_bytes import batch_entry, single_entry
+
+
+def frame_of(message: pb.CommandMessage, payload: bytes) -> Frame:
+    return Frame(pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message), payload)
+
 
 # --- against a model --------------------------------------------------------------------------------------------
 
@@ -101,6 +108,13 @@ class ConsumerModel(RuleBasedStateMachine):
                 if self.core.is_held:
                     self.core.hand_back(latest_only=True)
             self.synchronise()
+
+    @precondition(lambda self: not self.core.is_held and not self.core.may_be_outdated)
+    @rule(count=st.integers(2, 4))
+    def arrive_together(self, count: int) -> None:
+        arrived = [self.broker.transit.popleft() for _ in range(min(count, len(self.broker.transit)))]
+        if arrived:
+            self.core.append_all([frame_of(message, payload) for message, payload, _ in arrived])
 
     @rule()
     def reattach(self) -> None:

@@ -47,6 +47,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
+from pulsar_native.wire.frames import Frame
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -315,6 +316,17 @@ class PartitionConsumer(Handler):
                 core.hand_back(latest_only=True)
                 self.write_outgoing()
             return
+        self._on_arrival(self)
+
+    def on_messages(self, frames: list[Frame], connection: Connection) -> None:
+        """Queue several deliveries undecoded, as `on_message` does one by one."""
+        core = self.core
+        # A strict pause that begins meanwhile has the loop hand back what is queued, when this is done.
+        if core.is_held or core.may_be_outdated:
+            for frame in frames:
+                self.on_message(frame.command.message, frame.payload, connection)
+            return
+        core.append_all(frames)
         self._on_arrival(self)
 
     def on_active_change(self, is_active: bool) -> None:
