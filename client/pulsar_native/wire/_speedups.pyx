@@ -1267,7 +1267,9 @@ def scan_entry(payload, bint verify):
         return None
     if data[at] == 0x0E and data[at + 1] == 0x01:
         if verify:
-            if <uint32_t>_crc32c(memoryview(payload)[at + 6 :]) != _big_endian(data + at + 2):
+            # One object instead of a view and its slice. `payload` outlives it.
+            rest = PyMemoryView_FromMemory(<char*>data + at + 6, total - at - 6, PyBUF_READ)
+            if <uint32_t>_crc32c(rest) != _big_endian(data + at + 2):
                 return None
             made.checksum_ok = True
         at += 6
