@@ -17,7 +17,7 @@ import os
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -333,6 +333,15 @@ class PendingAcks(deque[Any]):
 
     def take_runs(self) -> list[AckRun]:
         """Remove all messages and return them in runs of one entry each. Called by one thread at a time."""
+        return self.take_parts(None, ())
+
+    def take_parts(
+        self, complete: dict[tuple[int, int], int] | None, partial: Container[tuple[int, int]]
+    ) -> list[AckRun]:
+        """As `take_runs`, but add whole entries to `complete`, by ledger and entry id with their numbers of messages.
+
+        Not those in `partial`, which are returned as parts are. Of an entry in `complete` nothing is changed.
+        """
         runs: list[AckRun] = []
         # No message equals the sentinel: `iter` is the quickest way to call again and again. What others append
         # meanwhile stays.
@@ -340,7 +349,11 @@ class PendingAcks(deque[Any]):
             indexes = list(map(_index_of, run))
             first, number = indexes[0], len(indexes)
             ordered = indexes == list(range(first, first + number))
-            runs.append((entry, first, number, None if ordered else indexes))
+            whole = first < 0 or (first == 0 and ordered and number == entry.batch_size)
+            if complete is not None and whole and (key := (entry.ledger_id, entry.entry_id)) not in partial:
+                complete.setdefault(key, entry.batch_size or 1)
+            else:
+                runs.append((entry, first, number, None if ordered else indexes))
         return runs
 
 
