@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_native.message_id import MessageId
 
+# Tag of the mark of a null value in a message's metadata in a batch.
+_NULL_VALUE = 0x48
 _PACKED = struct.Struct("=iii")
 # Messages that `MessageQueue.drain_to` looks at and dequeues at once.
 _DRAINED_AT_ONCE = 128
@@ -96,6 +98,11 @@ class MessageFields:
         except AttributeError:
             self._fields = self.entry.fields(self._meta_start, self._start)
             return self._fields
+
+    def _may_be_null(self) -> bool:
+        """Return False if the fields, not read, cannot mark a null value: in a batch, without the mark's tag."""
+        start, stop = self._meta_start, self._start
+        return start >= stop or self.entry.body.find(_NULL_VALUE, start, stop) >= 0
 
     def __len__(self) -> int:
         return self._end - self._start

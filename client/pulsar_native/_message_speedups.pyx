@@ -9,6 +9,7 @@ and nothing refers back.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t
+from libc.string cimport memchr
 
 from collections import deque
 
@@ -73,6 +74,14 @@ cdef class MessageFields:
         if fields is None:
             fields = self._fields = self.entry.fields(self._meta_start, self._start)
         return fields
+
+    def _may_be_null(self):
+        """As `_message_fields.MessageFields._may_be_null`."""
+        cdef Py_ssize_t start = self._meta_start, stop = self._start
+        body = self.entry.body
+        if type(body) is not bytes or not 0 <= start < stop <= PyBytes_GET_SIZE(body):
+            return True
+        return memchr(PyBytes_AS_STRING(body) + start, 0x48, <size_t>(stop - start)) != NULL
 
     def __len__(self):
         return self._end - self._start

@@ -101,6 +101,21 @@ def test_message_fields_data_outside_body_as_slice(fields: ModuleType, places: t
         assert message.data() == body[places[0] : places[1]]
 
 
+def test_message_fields_may_be_null(fields: ModuleType) -> None:
+    kind = kind_of(fields)
+    null, plain = (
+        pb.SingleMessageMetadata(payload_size=5, null_value=each).SerializeToString() for each in (True, False)
+    )
+    other = pb.SingleMessageMetadata(payload_size=5, sequence_id=7, partition_key="k").SerializeToString()
+    # 0x48 elsewhere: the fields are read then.
+    doubtful = pb.SingleMessageMetadata(payload_size=5, partition_key="H").SerializeToString()
+    for meta, expected in ((null, True), (plain, True), (other, False), (doubtful, True)):
+        message = kind(Entry(b"...." + meta + b"hello"), 0, 4, 4 + len(meta), 9 + len(meta))
+        assert message._may_be_null() is expected
+    # Without a batch the mark is among the entry's metadata.
+    assert kind(Entry(b"hello"), -1, 0, 0, 5)._may_be_null()
+
+
 def test_message_fields_bulk_creation(fields: ModuleType) -> None:
     kind, entry = kind_of(fields), Entry(bytes(range(100)))
     uniform = fields.make_uniform_messages(kind, entry, 2, 5, 3, 4)

@@ -239,7 +239,9 @@ class ConsumerCore:
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
-            if prefetch and decoded.wanted <= _FEW and self._prefetches_entries:
+            if not decoded.is_readable:
+                prefetch = 0
+            if prefetch and decoded.wanted <= _FEW and self._prefetches_entries and not decoded.has_writer:
                 return self._dequeue_few(decoded, min(prefetch, _AHEAD_MESSAGES))
             if decoded.is_whole_batch:
                 return self._dequeue_from_batch(decoded, first, prefetch)
