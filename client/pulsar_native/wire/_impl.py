@@ -61,6 +61,16 @@ def _no_ids(items: list[Any]) -> bytes | None:
     return None
 
 
+def _not_read(data: bytes, names: tuple[str, ...], kinds: bytes) -> dict[str, Any] | None:
+    """Return None: without the compiled codec fastavro reads Avro records."""
+    return None
+
+
+def _not_written(values: dict[str, Any], names: tuple[str, ...], kinds: bytes) -> bytes | None:
+    """Return None: without the compiled codec fastavro writes Avro records."""
+    return None
+
+
 def _join(parts: list[Any]) -> bytes:
     return b"".join(parts)
 
@@ -98,6 +108,9 @@ scan_entry = _not_scanned_entry
 scan_spans = _no_spans
 # Ids of an acknowledgement as its repeated field, None where one has an ack set.
 encode_ack_ids = _no_ids
+# Avro records of primitive fields, None for what is left to fastavro.
+read_flat = _not_read
+write_flat = _not_written
 
 
 FUNCTIONS = (
@@ -116,6 +129,7 @@ FUNCTIONS = (
     "only_bytes",
     "only_place",
     "payload_bytes",
+    "read_flat",
     "scan_batch",
     "scan_entries",
     "scan_entry",
@@ -124,6 +138,7 @@ FUNCTIONS = (
     "split_batch",
     "text_fields",
     "usual_fields",
+    "write_flat",
 )
 _PYTHON = {function: globals()[function] for function in FUNCTIONS}
 
