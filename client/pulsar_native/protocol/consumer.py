@@ -194,6 +194,19 @@ class ConsumerCore:
     def detached(self) -> None:
         """Grant nothing until the next attachment."""
         self.permits.is_attached = False
+        # What was not written yet was for this one.
+        self.outgoing.clear()
+
+    @property
+    def may_wait(self) -> bool:
+        """True if nothing in `outgoing` is urgent, after a dequeuing: it need not be written before the next one.
+
+        As long as what is queued here fills the queue, judged by the last entry, the broker sends nothing whatever
+        permits it gets.
+        """
+        decoded = self._decoded
+        count = 1 if decoded is None else decoded.entry.parsed.num_messages
+        return len(self._deliveries) * count >= self.permits.size
 
     # --- dequeue ----------------------------------------------------------------------------------------------------
 

@@ -366,7 +366,7 @@ class PartitionConsumer(Handler):
         core = self.core
         with self.lock:
             message = core.dequeue(prefetch)
-            if core.outgoing:
+            if core.outgoing and not core.may_wait:
                 self.write_outgoing()
             if self._unacked is not None and message is not None:
                 # Messages prefetched with it are of the same entry, and the time-out is the entry's.
@@ -381,7 +381,7 @@ class PartitionConsumer(Handler):
         with self.lock:
             size = core.next_size()
             message = core.dequeue(prefetch) if size is not None and size <= most else None
-            if core.outgoing:
+            if core.outgoing and not core.may_wait:
                 self.write_outgoing()
             if self._unacked is not None and message is not None:
                 self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
@@ -407,7 +407,8 @@ class PartitionConsumer(Handler):
             return []
         with self.lock:
             messages = self.core.dequeue_singles(before, most, most_bytes)
-            self.write_outgoing()
+            if not self.core.may_wait:
+                self.write_outgoing()
         entries: list[Any] = [message.entry for message in messages]
         return [EntryRows(entry.parsed, entry.body, entry.ledger_id, entry.entry_id, 0, 1) for entry in entries]
 
@@ -418,7 +419,8 @@ class PartitionConsumer(Handler):
         """
         with self.lock:
             found = self.core.dequeue_slice(budget)
-            self.write_outgoing()
+            if not self.core.may_wait:
+                self.write_outgoing()
             if found is None:
                 return None
             self.acks.watch(found[0].key)
