@@ -17,18 +17,21 @@ import os
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pulsar_native.message_id import MessageId
 
+# Tag of the mark of a null value in a message's metadata in a batch.
+_NULL_VALUE = 0x48
 _PACKED = struct.Struct("=iii")
 # Messages that `MessageQueue.drain_to` looks at and dequeues at once.
 _DRAINED_AT_ONCE = 128
 
 M = TypeVar("M", bound="MessageFields")
+D = TypeVar("D", bound="DeliveryFields")
 F = TypeVar("F", bound=Callable[..., Any])
 _entry_of, _index_of = attrgetter("entry"), attrgetter("batch_index")
 
@@ -96,6 +99,11 @@ class MessageFields:
             self._fields = self.entry.fields(self._meta_start, self._start)
             return self._fields
 
+    def _may_be_null(self) -> bool:
+        """Return False if the fields, not read, cannot mark a null value: in a batch, without the mark's tag."""
+        start, stop = self._meta_start, self._start
+        return start >= stop or self.entry.body.find(_NULL_VALUE, start, stop) >= 0
+
     def __len__(self) -> int:
         return self._end - self._start
 
@@ -116,6 +124,11 @@ class DeliveryFields:
         self.payload = payload
         # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
         self.attachment = attachment
+
+
+def make_deliveries(kind: type[D], frames: list[Any], attachment: int) -> list[D]:
+    """Return the deliveries of MESSAGE frames."""
+    return [kind(frame.command.message, frame.payload, attachment) for frame in frames]
 
 
 class EntryFields:
@@ -327,6 +340,15 @@ class PendingAcks(deque[Any]):
 
     def take_runs(self) -> list[AckRun]:
         """Remove all messages and return them in runs of one entry each. Called by one thread at a time."""
+        return self.take_parts(None, ())
+
+    def take_parts(
+        self, complete: dict[tuple[int, int], int] | None, partial: Container[tuple[int, int]]
+    ) -> list[AckRun]:
+        """As `take_runs`, but add whole entries to `complete`, by ledger and entry id with their numbers of messages.
+
+        Not those in `partial`, which are returned as parts are. Of an entry in `complete` nothing is changed.
+        """
         runs: list[AckRun] = []
         # No message equals the sentinel: `iter` is the quickest way to call again and again. What others append
         # meanwhile stays.
@@ -334,7 +356,11 @@ class PendingAcks(deque[Any]):
             indexes = list(map(_index_of, run))
             first, number = indexes[0], len(indexes)
             ordered = indexes == list(range(first, first + number))
-            runs.append((entry, first, number, None if ordered else indexes))
+            whole = first < 0 or (first == 0 and ordered and number == entry.batch_size)
+            if complete is not None and whole and (key := (entry.ledger_id, entry.entry_id)) not in partial:
+                complete.setdefault(key, entry.batch_size or 1)
+            else:
+                runs.append((entry, first, number, None if ordered else indexes))
         return runs
 
 
@@ -410,7 +436,7 @@ def call_back(
 
 _PYTHON = (
     DeliveryFields, EntryFields, FastPathBuffer, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
-    call_back, make_messages, make_uniform_messages,
+    call_back, make_deliveries, make_messages, make_uniform_messages,
 )  # fmt: skip
 _NAMES = tuple(each.__name__ for each in _PYTHON)
 
@@ -441,5 +467,5 @@ is_compiled = _compiled is not None
 if not TYPE_CHECKING and is_compiled:
     (
         DeliveryFields, EntryFields, FastPathBuffer, MessageFields, MessageQueue, PendingAcks, SingleEntryDecoder,
-        call_back, make_messages, make_uniform_messages,
+        call_back, make_deliveries, make_messages, make_uniform_messages,
     ) = (getattr(_compiled, name) for name in _NAMES)  # fmt: skip

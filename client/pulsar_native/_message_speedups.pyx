@@ -9,6 +9,7 @@ and nothing refers back.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t
+from libc.string cimport memchr
 
 from collections import deque
 
@@ -74,6 +75,14 @@ cdef class MessageFields:
             fields = self._fields = self.entry.fields(self._meta_start, self._start)
         return fields
 
+    def _may_be_null(self):
+        """As `_message_fields.MessageFields._may_be_null`."""
+        cdef Py_ssize_t start = self._meta_start, stop = self._start
+        body = self.entry.body
+        if type(body) is not bytes or not 0 <= start < stop <= PyBytes_GET_SIZE(body):
+            return True
+        return memchr(PyBytes_AS_STRING(body) + start, 0x48, <size_t>(stop - start)) != NULL
+
     def __len__(self):
         return self._end - self._start
 
@@ -95,6 +104,31 @@ cdef class DeliveryFields:
         self.payload = payload
         self.attachment = attachment
         _untrack(self)
+
+
+def make_deliveries(type kind not None, list frames not None, Py_ssize_t attachment):
+    """As `_message_fields.make_deliveries`."""
+    if not issubclass(kind, DeliveryFields):
+        raise TypeError(f"{kind.__name__} is no kind of delivery")
+    cdef list deliveries = []
+    cdef tuple nothing = ()
+    cdef DeliveryFields made
+    for frame in frames:
+        if not isinstance(frame, tuple):
+            raise TypeError("A frame is a tuple")
+        message = (<tuple>frame)[0].message
+        data = message.message_id
+        made = <DeliveryFields>(<PyTypeObject*>kind).tp_new(<PyTypeObject*>kind, nothing, NULL)
+        _untrack(made)
+        made.ledger_id = data.ledgerId
+        made.entry_id = data.entryId
+        made.redelivery_count = message.redelivery_count
+        words = message.ack_set
+        made.ack_words = tuple(words) if words else None
+        made.payload = (<tuple>frame)[1]
+        made.attachment = attachment
+        deliveries.append(made)
+    return deliveries
 
 
 @cython.no_gc
@@ -445,6 +479,40 @@ cdef class MessageQueue:
         return most - left
 
 
+@cython.no_gc
+cdef class _Run:
+    """Consecutive messages of one entry. No tuple: the garbage collector would look at each."""
+
+    cdef object entry
+    cdef Py_ssize_t first, number
+
+
+cdef _Run _run(object entry, Py_ssize_t first, Py_ssize_t number):
+    cdef _Run made = _Run.__new__(_Run)
+    made.entry, made.first, made.number = entry, first, number
+    return made
+
+
+cdef bint _add_whole(
+    dict complete, object partial, object entry, Py_ssize_t first, Py_ssize_t number, list indexes
+) except -1:
+    """Add an entry to `complete` if all its messages are acknowledged and it is not in `partial`; return whether."""
+    cdef Py_ssize_t size
+    if complete is None:
+        return False
+    size = (<EntryFields>entry).batch_size if isinstance(entry, EntryFields) else entry.batch_size
+    if first >= 0 and (first > 0 or indexes is not None or number != size):
+        return False
+    if isinstance(entry, EntryFields):
+        key = ((<EntryFields>entry).ledger_id, (<EntryFields>entry).entry_id)
+    else:
+        key = (entry.ledger_id, entry.entry_id)
+    if key in partial:
+        return False
+    complete.setdefault(key, size or 1)
+    return True
+
+
 cdef class PendingAcks:
     """As `_message_fields.PendingAcks`, as runs of one entry."""
 
@@ -480,17 +548,17 @@ cdef class PendingAcks:
             if message.entry is self.entry and message.batch_index == self.first + self.number:
                 self.number += 1
                 return
-            # Order of events: the new run first, since creating the tuple may let another thread append or take. The
+            # Order of events: the new run first, since creating an object may let another thread append or take. The
             # order of the runs has no meaning.
             entry, first, number = self.entry, self.first, self.number
             self.entry, self.first, self.number = message.entry, message.batch_index, 1
         if number:
-            self._keep((entry, first, number, None), number)
+            self._keep(_run(entry, first, number))
 
-    cdef _keep(self, tuple run, Py_ssize_t number):
+    cdef _keep(self, _Run run):
         with cython.critical_section(self):
             self.runs.append(run)
-            self.count += number
+            self.count += run.number
 
     cdef list _take_all(self):
         cdef list fresh = [], runs
@@ -501,25 +569,33 @@ cdef class PendingAcks:
             entry, first, number = self.entry, self.first, self.number
             self.entry, self.number, self.count = None, 0, 0
         if number:
-            runs.append((entry, first, number, None))
+            runs.append(_run(entry, first, number))
         return runs
 
     def take_runs(self):
         """As `_message_fields.PendingAcks.take_runs`."""
+        return self._take_parts(None, None)
+
+    def take_parts(self, dict complete not None, partial not None):
+        """As `_message_fields.PendingAcks.take_parts`."""
+        return self._take_parts(complete, partial)
+
+    cdef list _take_parts(self, dict complete, object partial):
         cdef list merged = [], indexes = None
+        cdef _Run run
         cdef object entry = None
-        cdef Py_ssize_t first, number, start = 0, total = 0
-        for each, first, number, _ in self._take_all():
-            if each is entry:
+        cdef Py_ssize_t start = 0, total = 0
+        for run in self._take_all():
+            if run.entry is entry:
                 if indexes is None:
                     indexes = list(range(start, start + total))
-                indexes.extend(range(first, first + number))
-                total += number
+                indexes.extend(range(run.first, run.first + run.number))
+                total += run.number
                 continue
-            if total:
+            if total and not _add_whole(complete, partial, entry, start, total, indexes):
                 merged.append((entry, start, total, indexes))
-            entry, start, total, indexes = each, first, number, None
-        if total:
+            entry, start, total, indexes = run.entry, run.first, run.number, None
+        if total and not _add_whole(complete, partial, entry, start, total, indexes):
             merged.append((entry, start, total, indexes))
         return merged
 
@@ -527,16 +603,19 @@ cdef class PendingAcks:
         """Remove a message that was added; raises ValueError when it is not there."""
         cdef list kept = []
         cdef bint found = False
-        for entry, first, number, _ in self._take_all():
-            if found or entry is not message.entry or not first <= message.batch_index < first + number:
-                kept.append((entry, first, number))
+        cdef _Run run
+        cdef Py_ssize_t stop, index = message.batch_index
+        for run in self._take_all():
+            stop = run.first + run.number
+            if found or run.entry is not message.entry or not run.first <= index < stop:
+                kept.append(run)
                 continue
             found = True
-            kept.append((entry, first, message.batch_index - first))
-            kept.append((entry, message.batch_index + 1, first + number - message.batch_index - 1))
-        for entry, first, number in kept:
-            if number:
-                self._keep((entry, first, number, None), number)
+            kept.append(_run(run.entry, run.first, index - run.first))
+            kept.append(_run(run.entry, index + 1, stop - index - 1))
+        for run in kept:
+            if run.number:
+                self._keep(run)
         if not found:
             raise ValueError("The message is not there")
 

@@ -64,7 +64,7 @@ class Message(MessageFields, Generic[T_co]):
         The type leaves None out; on topics with null values ask `has_null_value()` first. Raises what the schema raises
         for bytes it cannot decode.
         """
-        value: Any = None if self._single().null_value else self.entry.decode(self.data())
+        value: Any = None if self._may_be_null() and self._single().null_value else self.entry.decode(self.data())
         return cast("T_co", value)
 
     def properties(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ def test_a_wheel_has_the_compiled_module_where_there_is_a_compiler(tmp_path: Pat
         "pulsar_native/wire/_speedups",
     ]
     # Without debugging symbols; with them it is over a megabyte.
-    assert all(module.file_size < 400_000 for module in native)
+    assert all(module.file_size < 500_000 for module in native)
 
 
 @pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])

@@ -33,6 +33,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import StartFilter, decode, single_parser
 from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import Frame
 from support.entry_bytes import assemble, batch_entry, metadata_of, single_entry
 
 
@@ -100,6 +101,21 @@ def test_message_fields_data_outside_body_as_slice(fields: ModuleType, places: t
         assert message.data() == body[places[0] : places[1]]
 
 
+def test_message_fields_may_be_null(fields: ModuleType) -> None:
+    kind = kind_of(fields)
+    null, plain = (
+        pb.SingleMessageMetadata(payload_size=5, null_value=each).SerializeToString() for each in (True, False)
+    )
+    other = pb.SingleMessageMetadata(payload_size=5, sequence_id=7, partition_key="k").SerializeToString()
+    # 0x48 elsewhere: the fields are read then.
+    doubtful = pb.SingleMessageMetadata(payload_size=5, partition_key="H").SerializeToString()
+    for meta, expected in ((null, True), (plain, True), (other, False), (doubtful, True)):
+        message = kind(Entry(b"...." + meta + b"hello"), 0, 4, 4 + len(meta), 9 + len(meta))
+        assert message._may_be_null() is expected
+    # Without a batch the mark is among the entry's metadata.
+    assert kind(Entry(b"hello"), -1, 0, 0, 5)._may_be_null()
+
+
 def test_message_fields_bulk_creation(fields: ModuleType) -> None:
     kind, entry = kind_of(fields), Entry(bytes(range(100)))
     uniform = fields.make_uniform_messages(kind, entry, 2, 5, 3, 4)
@@ -141,6 +157,52 @@ def test_pending_acks_runs_as_indexes_tell(fields: ModuleType) -> None:
             found += [(entry.entry_id, index) for index in own]
         assert sorted(found) == sorted((message.entry.entry_id, message.batch_index) for message in acked)
         assert all(run[0] is not following[0] for run, following in pairwise(runs))
+
+
+def test_pending_acks_whole_entries_apart(fields: ModuleType) -> None:
+    chance = random.Random(11)
+    kind = kind_of(fields)
+    for _ in range(300):
+        entries = [Entry(number=number, batch_size=chance.choice((0, 1, 3))) for number in range(5)]
+        complete, partial = {(7, 0): 9}, {(7, number): "open" for number in (1, 2) if chance.random() < 0.5}
+        pending = fields.PendingAcks(ignored)
+        acked: dict[int, list[int]] = {}
+        for entry in chance.sample(entries, 4):
+            indexes = list(range(max(entry.batch_size, 1)))
+            if entry.batch_size > 1 and chance.random() < 0.3:
+                chance.shuffle(indexes)
+            for index in indexes[: chance.choice((1, 3))]:
+                acked.setdefault(entry.entry_id, []).append(index if entry.batch_size else -1)
+                pending.add(kind(entry, acked[entry.entry_id][-1], 0, 0, 0))
+        runs = pending.take_parts(complete, partial)
+        assert not len(pending)
+        whole = {
+            number for number, indexes in acked.items()
+            if (7, number) not in partial and indexes in ([-1], list(range(entries[number].batch_size)))
+        }  # fmt: skip
+        assert complete == {(7, 0): 9} | {(7, number): entries[number].batch_size or 1 for number in whole - {0}}
+        left = {
+            run[0].entry_id: list(range(run[1], run[1] + run[2])) if run[3] is None else run[3] for run in runs
+        }  # fmt: skip
+        assert left == {number: indexes for number, indexes in acked.items() if number not in whole}
+
+
+def test_make_deliveries_as_one_by_one(fields: ModuleType) -> None:
+    kind = type("Kind", (fields.DeliveryFields,), {"__slots__": ()})
+    frames = []
+    for number in range(5):
+        message = pb.CommandMessage(consumer_id=3, message_id=pb.MessageIdData(ledgerId=1 << 40, entryId=number))
+        message.redelivery_count = number
+        message.ack_set.extend(range(number % 2))
+        frames.append(Frame(pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message), b"%d" % number))
+    names = ("ledger_id", "entry_id", "redelivery_count", "ack_words", "payload", "attachment")
+    made = fields.make_deliveries(kind, frames, 4)
+    single = [kind(frame.command.message, frame.payload, 4) for frame in frames]
+    assert [type(each) for each in made] == [kind] * 5
+    assert [[getattr(each, name) for name in names] for each in made] == [
+        [getattr(each, name) for name in names] for each in single
+    ]
+    assert fields.make_deliveries(kind, [], 4) == []
 
 
 def test_pending_acks_flag_remove_and_clear(fields: ModuleType) -> None:

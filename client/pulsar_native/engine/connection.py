@@ -35,6 +35,7 @@ from pulsar_native.protocol.connection import (
     Connected,
     ConnectionCore,
     Event,
+    Messages,
     Phase,
     connection_lost,
 )
@@ -73,6 +74,7 @@ class ConsumerHandler(Protocol):
     """Callbacks of a consumer, called by a connection on the loop."""
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None: ...
+    def on_messages(self, frames: list[Frame], connection: Connection) -> None: ...
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
     def on_migrated(self, service: ServiceUrl) -> None: ...
     def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
@@ -452,6 +454,10 @@ class Connection:
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, Frame):
             self._dispatch_frame(event)
+        elif isinstance(event, Messages):
+            consumer = self._consumers.get(event.frames[0].command.message.consumer_id)
+            if consumer is not None:
+                consumer.on_messages(event.frames, self)
         elif isinstance(event, Answered):
             future: asyncio.Future[Any] = event.sink
             if future.done():

@@ -25,10 +25,25 @@ from pulsar_native.exceptions import AlreadyClosed, Interrupted, OperationNotSup
 T = TypeVar("T")
 
 _READ_BUFFER_BYTES = 1024 * 1024
-# glibc maps every block of 128 KiB and more by itself, and unmaps it when it is freed, up to the size of the largest
-# block freed so far; above twice that size it also returns free memory of the heap. Entries have about that size, and
-# the page faults of new memory cost a third of receiving messages of 1 KB. So a block of this size is freed once.
+# What entries take, see `reuse_blocks`.
 _LARGEST_REUSED_BYTES = 4 * 1024 * 1024
+# Memory kept for larger blocks, which are rare, would be missed elsewhere.
+_MOST_REUSED_BYTES = 20 * 1024 * 1024
+_reused_bytes = 0
+
+
+def reuse_blocks(size: int) -> None:
+    """Have the allocator reuse freed blocks of up to `size` bytes, 20 MiB at most, in this process from now on.
+
+    glibc maps every block of 128 KiB and more by itself, and unmaps it when it is freed, up to the size of the largest
+    block freed so far, or 32 MiB; above twice that size it also returns free memory of the heap. The page faults of new
+    memory cost a third of receiving messages of 1 KB. So a block of this size is freed once, which is never touched.
+    """
+    global _reused_bytes
+    size = min(size, _MOST_REUSED_BYTES)
+    if size > _reused_bytes:
+        _reused_bytes = size
+        bytes(size)
 
 
 class _Process:
@@ -160,8 +175,7 @@ class Engine:
         self.generation = _process.generation
         # One large buffer for all connections: what a read leaves in it is copied out before the next read.
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
-        # Freed at once, and never touched.
-        bytes(_LARGEST_REUSED_BYTES)
+        reuse_blocks(_LARGEST_REUSED_BYTES)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._gate = threading.RLock()
         self._ended = False

@@ -345,6 +345,8 @@ async def dial(
 
 
 async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tuple[Any, ...]]:
+    if numeric := _numeric(address):
+        return numeric
     try:
         async with asyncio.timeout(timeout):
             return await engine.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -353,6 +355,15 @@ async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tup
         raise ConnectError(
             f"The host name {address.host!r} cannot be resolved: {reason}", broker=str(address)
         ) from error
+
+
+def _numeric(address: Address) -> list[tuple[Any, ...]]:
+    """Return what a numeric address resolves to, nothing for a name: a look-up would take a thread and a codec."""
+    for family, rest in ((socket.AF_INET, ()), (socket.AF_INET6, (0, 0))):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, address.host)
+            return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address.host, address.port, *rest))]
+    return []
 
 
 def _is_own_time_out(error: OSError | None) -> bool:

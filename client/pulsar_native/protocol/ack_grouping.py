@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pulsar_native._message_fields import AckRun, PendingAcks
 from pulsar_native.wire.commands import AckItem
 from pulsar_native.wire.entry import EntryKey
 
@@ -143,12 +144,9 @@ class AckGroup:
             self._partial_dirty[entry] = None
         return False
 
-    def add_whole(self, entry: EntryKey, batch_size: int) -> bool:
-        """Acknowledge a whole entry; return False, and do nothing, if some of its messages were acknowledged before."""
-        if entry in self._partial:
-            return False
-        self._complete.setdefault(entry, batch_size or 1)
-        return True
+    def add_taken(self, pending: PendingAcks) -> list[AckRun]:
+        """Acknowledge the whole entries of what waits to be grouped, and return the rest, parts of entries."""
+        return pending.take_parts(self._complete, self._partial)
 
     def _open(self, entry: EntryKey, batch_size: int) -> tuple[int, int, int]:
         bits, size, opened = self._partial.get(entry, (_ALL, 0, _ALL))

@@ -61,7 +61,13 @@ class AuthChallenged(NamedTuple):
     """The broker requests fresh credentials (AUTH_CHALLENGE)."""
 
 
-Event = Frame | Answered | Connected | AuthChallenged
+class Messages(NamedTuple):
+    """Frames of several messages of one consumer, in order."""
+
+    frames: list[Frame]
+
+
+Event = Frame | Messages | Answered | Connected | AuthChallenged
 
 
 class ConnectionCore:
@@ -172,17 +178,32 @@ class ConnectionCore:
         if self.phase is Phase.CLOSED:
             raise AlreadyClosed("The connection is closed", broker=self.broker)
         events: list[Event] = []
-        for frame in self._decoder.receive(data):
+        frames = self._decoder.receive(data)
+        position = 0
+        while position < len(frames):
+            # Messages of one consumer are one event: with an event for each, most time would be spent between the
+            # functions they pass.
+            stop = _impl.messages_end(frames, position)
+            if stop - position > 1:
+                self._check_ready()
+                events.append(Messages(frames[position:stop]))
+                position = stop
+                continue
+            frame = frames[position]
+            position += 1
             kind = frame.command.type
             if kind in _DATA:
-                if self.phase is not Phase.READY:
-                    raise ProtocolViolation("The broker sent data before the handshake", broker=self.broker)
+                self._check_ready()
                 events.append(frame)
                 continue
             event = self._control(frame, kind)
             if event is not None:
                 events.append(event)
         return events
+
+    def _check_ready(self) -> None:
+        if self.phase is not Phase.READY:
+            raise ProtocolViolation("The broker sent data before the handshake", broker=self.broker)
 
     def only_receipt(self, data: bytes) -> pb.CommandSendReceipt | None:
         """Return the receipt when these bytes are exactly one SEND_RECEIPT, else None. No state is changed by None."""

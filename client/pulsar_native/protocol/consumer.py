@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, Protocol
 
+from pulsar_native._message_fields import make_deliveries
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -33,6 +34,7 @@ from pulsar_native.protocol.unacked_tracker import in_blocks
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey, parse_entry
+from pulsar_native.wire.frames import Frame
 
 Arriving = Callable[[list[Message]], list[Message]]
 """Function that interceptors see arriving messages with; returns those to queue."""
@@ -156,6 +158,20 @@ class ConsumerCore:
             self._scaled.on_queued(delivery)
         self.all_deliveries.append(delivery)
 
+    @property
+    def may_be_outdated(self) -> bool:
+        """True if `is_outdated` may be True of any delivery."""
+        return bool(self.epoch)
+
+    def append_all(self, frames: list[Frame]) -> None:
+        """Queue deliveries undecoded, none of them outdated. On the loop, without the lock: one atomic step."""
+        self.newest = frames[-1].command.message.message_id
+        deliveries = make_deliveries(Delivery, frames, self.attachment)
+        if self._scaled is not None:
+            for delivery in deliveries:
+                self._scaled.on_queued(delivery)
+        self.all_deliveries.extend(deliveries)
+
     # --- attachment -------------------------------------------------------------------------------------------------
 
     def begin_attachment(self) -> MessageId | None:
@@ -178,6 +194,19 @@ class ConsumerCore:
     def detached(self) -> None:
         """Grant nothing until the next attachment."""
         self.permits.is_attached = False
+        # What was not written yet was for this one.
+        self.outgoing.clear()
+
+    @property
+    def may_wait(self) -> bool:
+        """True if nothing in `outgoing` is urgent, after a dequeuing: it need not be written before the next one.
+
+        As long as what is queued here fills the queue, judged by the last entry, the broker sends nothing whatever
+        permits it gets.
+        """
+        decoded = self._decoded
+        count = 1 if decoded is None else decoded.entry.parsed.num_messages
+        return len(self._deliveries) * count >= self.permits.size
 
     # --- dequeue ----------------------------------------------------------------------------------------------------
 
@@ -223,7 +252,9 @@ class ConsumerCore:
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
-            if prefetch and decoded.wanted <= _FEW and self._prefetches_entries:
+            if not decoded.is_readable:
+                prefetch = 0
+            if prefetch and decoded.wanted <= _FEW and self._prefetches_entries and not decoded.has_writer:
                 return self._dequeue_few(decoded, min(prefetch, _AHEAD_MESSAGES))
             if decoded.is_whole_batch:
                 return self._dequeue_from_batch(decoded, first, prefetch)

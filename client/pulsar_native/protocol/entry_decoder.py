@@ -252,6 +252,16 @@ class Decoded:
         """True for a batch of which every message is to be delivered."""
         return self.skip is None and self.places is not None
 
+    @property
+    def has_writer(self) -> bool:
+        """True if its messages are read with the schema of their writer, which may be another for each entry."""
+        return getattr(self.entry.schema, "needs_writer", False)
+
+    @property
+    def is_readable(self) -> bool:
+        """True unless the schema of the writer is needed and not known yet."""
+        return not self.has_writer or self.entry.schema.wanted(self.entry.schema_version) is None
+
     def payload_bytes(self) -> int:
         """Return the payload bytes of the messages to deliver."""
         places, skip = self.places, self.skip

@@ -72,7 +72,8 @@ class Receiving(Closeable, Generic[T_co]):
         self._decoder = decoder
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
-        if not self._attends:
+        if inner.chain is None:
+            # Of entries whose writer's schema is known: their first message has been here.
             inner.start_prefetch()
         # Messages that `receive` pops without taking the consumer lock.
         self._prefetched: MessageQueue[Message[T_co]] = inner.prefetched

@@ -41,6 +41,11 @@ def _nothing_cut(view: memoryview, position: int, most: int, frames: list[Any], 
     return position
 
 
+def _no_run(frames: list[Any], start: int) -> int:
+    """Return `start`: plain Python passes messages on one by one."""
+    return start
+
+
 def _not_scanned_entry(payload: bytes | memoryview, verify: bool) -> Any:
     """Return None: plain Python parses entries with the protobuf runtime."""
     return None
@@ -53,6 +58,16 @@ def _no_spans(body: bytes, count: int) -> Spans | None:
 
 def _no_ids(items: list[Any]) -> bytes | None:
     """Return None: plain Python encodes ids with the protobuf runtime."""
+    return None
+
+
+def _not_read(data: bytes, names: tuple[str, ...], kinds: bytes) -> dict[str, Any] | None:
+    """Return None: without the compiled codec fastavro reads Avro records."""
+    return None
+
+
+def _not_written(values: dict[str, Any], names: tuple[str, ...], kinds: bytes) -> bytes | None:
+    """Return None: without the compiled codec fastavro writes Avro records."""
     return None
 
 
@@ -86,11 +101,16 @@ entry_ids = _no_entry_ids
 join_parts = _join
 # MESSAGE frames up to the first that is not ordinary, with light commands; and entries whose metadata are parsed later.
 cut_messages = _nothing_cut
+# End of the frames with such commands that are of one consumer, from a position on.
+messages_end = _no_run
 scan_entry = _not_scanned_entry
 # Offsets of a batch's messages, packed.
 scan_spans = _no_spans
 # Ids of an acknowledgement as its repeated field, None where one has an ack set.
 encode_ack_ids = _no_ids
+# Avro records of primitive fields, None for what is left to fastavro.
+read_flat = _not_read
+write_flat = _not_written
 
 
 FUNCTIONS = (
@@ -105,9 +125,11 @@ FUNCTIONS = (
     "fitting",
     "join_parts",
     "may_be_compacted",
+    "messages_end",
     "only_bytes",
     "only_place",
     "payload_bytes",
+    "read_flat",
     "scan_batch",
     "scan_entries",
     "scan_entry",
@@ -116,6 +138,7 @@ FUNCTIONS = (
     "split_batch",
     "text_fields",
     "usual_fields",
+    "write_flat",
 )
 _PYTHON = {function: globals()[function] for function in FUNCTIONS}
 

@@ -9,6 +9,7 @@ number of ten bytes (64 bits and more) counts as not ordinary. Two passes: scan 
 exact size. No state outside the arguments, and sequences are copied before they are read: safe without the GIL.
 """
 
+import sys
 from binascii import a2b_base64
 
 cimport cython
@@ -25,7 +26,6 @@ from pulsar_native.wire.checksum import crc32c as _crc32c
 from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata
 
 _new = MessageId.__new__
-_tuple_new = tuple.__new__
 _read_metadata = MessageMetadata.FromString
 
 cdef enum:
@@ -48,6 +48,12 @@ cdef enum:
 cdef uint64_t _MAX_MILLIS = 9223372036854775  # of which Arrow's microseconds can be made
 
 ctypedef const uint8_t* Bytes
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        object (*tp_new)(PyTypeObject*, object, void*)
+    object PyMemoryView_FromMemory(char*, Py_ssize_t, int)
+    const int PyBUF_READ
 
 
 cdef struct Span:
@@ -1109,8 +1115,10 @@ cdef MessageCommand _read_message(Bytes data, Py_ssize_t at, Py_ssize_t stop):
     return made if seen == 3 else None
 
 
-def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not None, kind not None):
+def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not None, type kind not None):
     """Cut the ordinary MESSAGE frames of at most `most` bytes from `position` on; return where they end."""
+    if not issubclass(kind, tuple):
+        raise TypeError(f"{kind.__name__} is no kind of tuple")
     cdef const uint8_t[::1] held = view
     cdef Py_ssize_t end = held.shape[0], total, size, stop
     cdef Bytes data
@@ -1127,11 +1135,28 @@ def cut_messages(view, Py_ssize_t position, Py_ssize_t most, list frames not Non
         if command is None:
             break
         size += position + 8
-        frames.append(
-            _tuple_new(kind, (command, PyBytes_FromStringAndSize(<const char*>data + size, stop - size)))
-        )
+        # As `tuple.__new__`, without its call: that of a named tuple is a function in Python.
+        pair = (command, PyBytes_FromStringAndSize(<const char*>data + size, stop - size))
+        frames.append((<PyTypeObject*>tuple).tp_new(<PyTypeObject*>kind, (pair,), NULL))
         position = stop
     return position
+
+
+def messages_end(list frames not None, Py_ssize_t start):
+    """Return where the MESSAGE frames of one consumer end that begin at `start` and were cut by `cut_messages`."""
+    cdef Py_ssize_t index = start
+    cdef uint64_t consumer_id = 0
+    while 0 <= index < len(frames):
+        frame = frames[index]
+        command = (<tuple>frame)[0] if isinstance(frame, tuple) else None
+        if type(command) is not MessageCommand:
+            break
+        if index == start:
+            consumer_id = (<MessageCommand>command).consumer_id
+        elif (<MessageCommand>command).consumer_id != consumer_id:
+            break
+        index += 1
+    return index
 
 
 cdef class ScannedEntry:
@@ -1243,7 +1268,9 @@ def scan_entry(payload, bint verify):
         return None
     if data[at] == 0x0E and data[at + 1] == 0x01:
         if verify:
-            if <uint32_t>_crc32c(memoryview(payload)[at + 6 :]) != _big_endian(data + at + 2):
+            # One object instead of a view and its slice. `payload` outlives it.
+            rest = PyMemoryView_FromMemory(<char*>data + at + 6, total - at - 6, PyBUF_READ)
+            if <uint32_t>_crc32c(rest) != _big_endian(data + at + 2):
                 return None
             made.checksum_ok = True
         at += 6
@@ -1338,3 +1365,184 @@ def entry_ids(list parts not None, int64_t partition, uint32_t base):
         end[index] = base + <uint32_t>(to - begin)
         index += 1
     return packed[: to - begin], ends
+
+
+# ---- Avro records ----------------------------------------------------------------------------------------------------
+#
+# Of fields with one primitive type, or of such a type and null; fastavro is the reference. A field is a byte: its type,
+# and where null is in its union.
+
+cdef enum:
+    _BOOLEAN = 1
+    _INT = 2
+    _LONG = 3
+    _FLOAT = 4
+    _DOUBLE = 5
+    _BYTES = 6
+    _STRING = 7
+    _NULL_FIRST = 8
+    _NULL_LAST = 16
+
+cdef double _MAX_FLOAT = 3.4028234663852886e38
+# Avro's floating-point numbers are copied as they are.
+cdef bint _IS_LITTLE_ENDIAN = sys.byteorder == "little"
+
+
+cdef inline int64_t _signed_of(uint64_t value) noexcept nogil:
+    """Return the number that zig-zag coding has written as this one."""
+    return <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
+
+
+cdef inline uint64_t _zigzag(int64_t value) noexcept nogil:
+    return (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+
+
+def read_flat(data, tuple names not None, bytes kinds not None):
+    """Return the values of a record by name; None for bytes that are not ordinary, or no such record."""
+    cdef Bytes body
+    cdef Py_ssize_t total, at = 0, index, count = len(names)
+    cdef uint64_t number = 0
+    cdef uint8_t kind
+    cdef dict values = {}
+    cdef float single = 0
+    cdef double wide = 0
+    if type(data) is not bytes or PyBytes_GET_SIZE(kinds) != count or not _IS_LITTLE_ENDIAN:
+        return None
+    body, total = <Bytes>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
+    for index in range(count):
+        kind = <uint8_t>PyBytes_AS_STRING(kinds)[index]
+        if kind >= _NULL_FIRST:
+            # The union's branch: 0 or 1, as 0 or 2.
+            if at >= total or body[at] & 0xFD:
+                return None
+            at += 1
+            if (body[at - 1] == 0) == (kind < _NULL_LAST):
+                values[names[index]] = None
+                continue
+            kind &= 7
+        if kind == _DOUBLE:
+            if total - at < 8:
+                return None
+            memcpy(&wide, body + at, 8)
+            at += 8
+            values[names[index]] = wide
+        elif kind == _FLOAT:
+            if total - at < 4:
+                return None
+            memcpy(&single, body + at, 4)
+            at += 4
+            values[names[index]] = <double>single
+        elif kind == _BOOLEAN:
+            if at >= total:
+                return None
+            values[names[index]] = body[at] != 0
+            at += 1
+        else:
+            at = _varint(body, at, total, &number)
+            if at < 0:
+                return None
+            if kind < _FLOAT:
+                values[names[index]] = _signed_of(number)
+                continue
+            if number & 1 or number >> 1 > <uint64_t>(total - at):
+                return None
+            number >>= 1
+            if kind == _BYTES:
+                values[names[index]] = PyBytes_FromStringAndSize(<const char*>body + at, <Py_ssize_t>number)
+            else:
+                try:
+                    values[names[index]] = PyUnicode_DecodeUTF8(<const char*>body + at, <Py_ssize_t>number, NULL)
+                except UnicodeDecodeError:
+                    return None
+            at += <Py_ssize_t>number
+    return values
+
+
+cdef inline Py_ssize_t _flat_size(object value, uint8_t kind) except -2:
+    """Return the encoded size of a value of a type; -1 if it is not just of this type."""
+    cdef Py_ssize_t size = 0
+    cdef int64_t number
+    if kind == _DOUBLE:
+        return 8 if type(value) is float else -1
+    if kind == _FLOAT:
+        return 4 if type(value) is float and -_MAX_FLOAT <= <double>value <= _MAX_FLOAT else -1
+    if kind == _BOOLEAN:
+        return 1 if type(value) is bool else -1
+    if kind == _STRING:
+        if type(value) is not str:
+            return -1
+        PyUnicode_AsUTF8AndSize(value, &size)
+        return _width(_zigzag(size)) + size
+    if kind == _BYTES:
+        return _width(_zigzag(PyBytes_GET_SIZE(value))) + PyBytes_GET_SIZE(value) if type(value) is bytes else -1
+    if type(value) is not int:
+        return -1
+    number = value
+    if kind == _INT and not -0x80000000 <= number <= 0x7FFFFFFF:
+        return -1
+    return _width(_zigzag(number))
+
+
+cdef inline uint8_t* _put_flat(uint8_t* to, object value, uint8_t kind) except NULL:
+    cdef Py_ssize_t size = 0
+    cdef const char* text
+    cdef double wide
+    cdef float single
+    if kind == _DOUBLE:
+        wide = value
+        memcpy(to, &wide, 8)
+        return to + 8
+    if kind == _FLOAT:
+        single = <float><double>value
+        memcpy(to, &single, 4)
+        return to + 4
+    if kind == _BOOLEAN:
+        to[0] = value is True
+        return to + 1
+    if kind == _STRING:
+        text = PyUnicode_AsUTF8AndSize(value, &size)
+    elif kind == _BYTES:
+        text, size = PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+    else:
+        return _put(to, _zigzag(<int64_t>value))
+    to = _put(to, _zigzag(size))
+    memcpy(to, text, <size_t>size)
+    return to + size
+
+
+def write_flat(dict values not None, tuple names not None, bytes kinds not None):
+    """Return a record's values encoded; None where one is missing or not just of its field's type."""
+    cdef Py_ssize_t total = 0, size, index, count = len(names)
+    cdef uint8_t kind
+    cdef uint8_t* to
+    cdef bytes made
+    cdef list found = []
+    if PyBytes_GET_SIZE(kinds) != count or not _IS_LITTLE_ENDIAN:
+        return None
+    try:
+        for index in range(count):
+            value = values[names[index]]
+            kind = <uint8_t>PyBytes_AS_STRING(kinds)[index]
+            found.append(value)
+            if kind >= _NULL_FIRST:
+                total += 1
+                if value is None:
+                    continue
+            size = _flat_size(value, kind & 7)
+            if size < 0:
+                return None
+            total += size
+    except (KeyError, OverflowError, UnicodeEncodeError):
+        return None
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <uint8_t*>PyBytes_AS_STRING(made)
+    for index in range(count):
+        value = found[index]
+        kind = <uint8_t>PyBytes_AS_STRING(kinds)[index]
+        if kind >= _NULL_FIRST:
+            to[0] = 2 if (value is None) == (kind >= _NULL_LAST) else 0
+            to += 1
+            if value is None:
+                continue
+        to = _put_flat(to, value, kind & 7)
+    return made

@@ -255,6 +255,22 @@ async def test_dial_tries_every_address(fake: FakeBroker, monkeypatch: pytest.Mo
     sock.close()
 
 
+@pytest.mark.asyncio
+async def test_dial_numeric_address_without_lookup(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+        raise AssertionError("a numeric address was looked up")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    sock = await dial(engine_here(), Address("127.0.0.1", fake.port), timeout=5, tls=None, server_name=None)
+    assert sock.getpeername() == ("127.0.0.1", fake.port)
+    sock.close()
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        port = listener.getsockname()[1]
+        sock = await dial(engine_here(), Address("::1", port), timeout=5, tls=None, server_name=None)
+        assert sock.getpeername()[:2] == ("::1", port)
+        sock.close()
+
+
 @pytest.mark.proves("C23", "C15")
 @pytest.mark.asyncio
 async def test_dial_silent_address_keeps_others_time(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pulsar_native._message_fields import MessageFields, PendingAcks
 from pulsar_native.protocol.ack_grouping import AckGroup, bits_of, words_of
 from pulsar_native.wire.commands import AckItem
 
@@ -87,9 +89,13 @@ class AckModel(RuleBasedStateMachine):
     @rule(key=keys)
     def acknowledge_a_whole_entry(self, key: Key) -> None:
         known = self.group.partial(key)
-        added = self.group.add_whole(key, SIZES[key])
-        assert added is (known is None)
-        if added:
+        pending: PendingAcks = PendingAcks(lambda _message: None)
+        entry = SimpleNamespace(ledger_id=key[0], entry_id=key[1], batch_size=SIZES[key])
+        for index in range(SIZES[key]) or (-1,):
+            pending.add(MessageFields(entry, index, 0, 0, 0))
+        left = self.group.add_taken(pending)
+        assert bool(left) is (known is not None)
+        if not left:
             self.acked |= set(places(key))
             self.due |= set(places(key))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from pulsar_native.protocol.connection import (
     Connected,
     ConnectionCore,
     Event,
+    Messages,
     Phase,
     connection_lost,
 )
@@ -384,6 +386,12 @@ def broker_frames(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([*plain, with_payload(frame(Kind.MESSAGE, message=message), payload)]))
 
 
+def apart(events: Iterable[Event]) -> Iterator[Event]:
+    """Return events with one for each message."""
+    for event in events:
+        yield from event.frames if isinstance(event, Messages) else [event]
+
+
 def told(event: Event) -> Any:
     """Return an event as something that compares: errors by kind and text."""
     if isinstance(event, Frame):
@@ -413,7 +421,7 @@ def test_receive_any_split_same_events(frames: list[bytes], cuts: list[int]) -> 
             scratch[:] = b"\xaa" * len(scratch)
             position = place
         left = [event.sink for event in connection.close()]
-        outcomes.append(([told(event) for event in events], b"".join(connection.outgoing), left))
+        outcomes.append(([told(event) for event in apart(events)], b"".join(connection.outgoing), left))
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
@@ -457,6 +465,29 @@ def test_receive_producer_and_consumer_frames_passed_on() -> None:
 
 
 @pytest.mark.proves("C13")
+def message_frame(consumer_id: int, entry: int) -> bytes:
+    place = pb.MessageIdData(ledgerId=1, entryId=entry)
+    command = frame(Kind.MESSAGE, message=pb.CommandMessage(consumer_id=consumer_id, message_id=place))
+    return with_payload(command, b"payload")
+
+
+def test_receive_messages_of_one_consumer_together(implementation: str) -> None:
+    stream = b"".join(message_frame(*each) for each in ((1, 0), (1, 1), (2, 2), (1, 3), (1, 4)))
+    events = core().receive(stream + success(9) + message_frame(1, 5))
+    sizes = [len(event.frames) if isinstance(event, Messages) else 1 for event in events]
+    assert sizes == ([2, 1, 2, 1] if implementation == "compiled" else [1] * 6)
+    messages = [event.command.message for event in apart(events) if isinstance(event, Frame)]
+    assert [(each.consumer_id, each.message_id.entryId) for each in messages] == [
+        (1, 0), (1, 1), (2, 2), (1, 3), (1, 4), (1, 5)
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("implementation")
+def test_receive_messages_before_handshake_is_violation() -> None:
+    with pytest.raises(ProtocolViolation, match="before the handshake"):
+        core(ready=False).receive(message_frame(1, 0) + message_frame(1, 1))
+
+
 def test_rejected_counted_for_a_minute() -> None:
     connection = ConnectionCore("broker", keep_alive=30, request_timeout=30, max_rejected=2)
     assert [connection.rejected(now) for now in (0.0, 30.0, 60.0, 61.0, 119.0)] == [False, False, False, False, True]

@@ -14,8 +14,15 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import ConsumerCore
 from pulsar_native.protocol.permits import AutoScaledPermits
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import Frame, FrameDecoder
 from support.consumer_cores import LEDGER, BrokerTopic, PlainDecoding, command, core_of, written
 from support.entry_bytes import batch_entry, single_entry
+
+
+def frame_of(message: pb.CommandMessage, payload: bytes) -> Frame:
+    return Frame(pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message), payload)
+
 
 # --- against a model --------------------------------------------------------------------------------------------
 
@@ -52,6 +59,11 @@ class ConsumerModel(RuleBasedStateMachine):
 
     def synchronise(self) -> None:
         self.broker.apply(written(self.core))
+
+    def synchronise_after_dequeue(self) -> None:
+        """Write commands as the engine does after a dequeuing: not yet, if they may wait."""
+        if not self.core.may_wait:
+            self.synchronise()
 
     def attach(self) -> None:
         self.broker.permits = 0
@@ -102,6 +114,13 @@ class ConsumerModel(RuleBasedStateMachine):
                     self.core.hand_back(latest_only=True)
             self.synchronise()
 
+    @precondition(lambda self: not self.core.is_held and not self.core.may_be_outdated)
+    @rule(count=st.integers(2, 4))
+    def arrive_together(self, count: int) -> None:
+        arrived = [self.broker.transit.popleft() for _ in range(min(count, len(self.broker.transit)))]
+        if arrived:
+            self.core.append_all([frame_of(message, payload) for message, payload, _ in arrived])
+
     @rule()
     def reattach(self) -> None:
         self.core.detached()
@@ -127,7 +146,7 @@ class ConsumerModel(RuleBasedStateMachine):
                 self.take(self.core.prefetch.messages.popleft())
             else:
                 found = self.take(self.core.dequeue(self.prefetches))
-                self.synchronise()
+                self.synchronise_after_dequeue()
                 if not found:
                     assert not self.core.may_have_more()
                     break
@@ -143,7 +162,7 @@ class ConsumerModel(RuleBasedStateMachine):
                 break
             message = self.core.dequeue(self.prefetches)
             assert self.take(message) and message is not None and len(message) == size
-            self.synchronise()
+            self.synchronise_after_dequeue()
 
     @rule(rows=st.integers(1, 6))
     def dequeue_slice(self, rows: int) -> None:
@@ -153,7 +172,7 @@ class ConsumerModel(RuleBasedStateMachine):
             numbers = self.broker.numbers(entry.entry_id)
             self.received += [numbers[index] for index in indexes]
             self.last = []
-        self.synchronise()
+        self.synchronise_after_dequeue()
 
     @precondition(lambda self: self.last)
     @rule()
@@ -229,12 +248,16 @@ class ConsumerModel(RuleBasedStateMachine):
 
     @invariant()
     def permits_add_up(self) -> None:
+        waiting = len(self.core.outgoing)
         self.core.count_dequeued()
-        self.synchronise()
+        if len(self.core.outgoing) > waiting:
+            self.synchronise()
         transit = sum(cost for _, _, cost in self.broker.transit)
         queued = self.core.queued()[0]
         permits = self.core.permits
-        assert self.broker.permits + transit + queued + permits.to_return == permits.size
+        frames = FrameDecoder().receive(b"".join(self.core.outgoing))
+        unwritten = sum(frame.command.flow.messagePermits for frame in frames)
+        assert self.broker.permits + transit + queued + permits.to_return + unwritten == permits.size
         if not permits.is_paused and not permits.is_withheld:
             assert permits.to_return < permits.threshold
 
@@ -309,10 +332,39 @@ def test_delivery_of_older_epoch_returns_its_permits() -> None:
 def test_delivery_of_older_attachment_returns_no_permit() -> None:
     core, _ = attached(2)
     core.append(command(0), single_entry(b"0"))
+    assert grants(core) == [2]
     core.detached()
     core.attachment += 1
     core.attached()
-    assert grants(core) == [2, 2] and core.dequeue() is None and core.permits.to_return == 0
+    assert grants(core) == [2] and core.dequeue() is None and core.permits.to_return == 0
+
+
+def test_permits_may_wait_while_the_queue_is_full() -> None:
+    core, _ = attached(10)
+    assert grants(core) == [10]
+    for entry in range(3):
+        core.append(command(entry), batch(10 * entry, 10))
+    waits = []
+    for _ in range(30):
+        assert core.dequeue() is not None
+        waits.append(core.may_wait)
+    # Twice ten messages wait undecoded, once ten, and then none: the last entry's permits are urgent.
+    assert waits == [True] * 20 + [False] * 10
+    assert grants(core) == [5] * 6
+
+
+def test_permits_that_waited_are_not_written_to_another_attachment() -> None:
+    core, _ = attached(10)
+    for entry in range(3):
+        core.append(command(entry), batch(10 * entry, 10))
+    assert grants(core) == [10]
+    for _ in range(5):
+        core.dequeue()
+    assert core.may_wait and core.outgoing
+    core.detached()
+    core.begin_attachment()
+    core.attached()
+    assert grants(core) == [10]
 
 
 def test_delivery_acknowledged_or_redirected_returns_permits() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
+import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +21,8 @@ from hypothesis import strategies as st
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pulsar_native.schema import AvroSchema, InvalidRecord, SchemaInfo, SchemaType
+from pulsar_native.schema.avro_schema import _flat_fields
+from pulsar_native.wire import _impl as hot
 from support.record_samples import DEFINITION, EVERY, MINE, POINT, THEIRS, VALUES
 from support.record_twins import Color, plain
 
@@ -223,3 +228,96 @@ def test_enumerations_travel_by_name() -> None:
     assert schema.decode(schema.encode(MINE.record(POINT)(color=3))).color is Color.BLUE
     by_definition: Any = AvroSchema(schema_definition=MINE.record(POINT).schema())
     assert by_definition.decode(by_definition.encode({"x": 1, "color": Color.RED})) == {"x": 1, "color": "RED"}
+
+
+# --- records of primitive fields, which the compiled codec reads and writes -----------------------------------------
+
+LONG = st.integers(-(1 << 63), (1 << 63) - 1)
+FITTING: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "long": LONG,
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "bytes": st.binary(max_size=200),
+    "string": st.text(max_size=80),
+}
+ODD = st.sampled_from([None, True, 1 << 31, 1 << 63, 1, 1e300, float("inf"), "\ud800", b"", bytearray(b"a"), Color.RED])
+KINDS = st.tuples(st.sampled_from(list(FITTING)), st.sampled_from(["plain", "null first", "null last"]))
+
+
+def flat_definition(kinds: list[tuple[str, str]]) -> dict[str, Any]:
+    unions: dict[str, Callable[[str], Any]] = {
+        "plain": lambda kind: kind, "null first": lambda kind: ["null", kind], "null last": lambda kind: [kind, "null"]
+    }  # fmt: skip
+    fields = [{"name": f"f{number}", "type": unions[where](kind)} for number, (kind, where) in enumerate(kinds)]
+    return {"type": "record", "name": "Flat", "fields": fields}
+
+
+def outcomes(call: Callable[[], Any]) -> tuple[str, str]:
+    """Return what a call gives or raises in plain Python and compiled, as text: a NaN is not equal to itself."""
+    found = []
+    for name in ("python", "compiled"):
+        hot.select(name)
+        try:
+            found.append(repr(call()))
+        except InvalidRecord as error:
+            # fastavro names the stream by its address.
+            found.append(re.sub(r"0x\w+", "", f"InvalidRecord: {error}"))
+        finally:
+            hot.select(os.environ.get(hot.VARIABLE) or None)
+    return found[0], found[1]
+
+
+compiled_only = pytest.mark.skipif("compiled" not in hot.available(), reason="the compiled codec is not built")
+
+
+@compiled_only
+@given(st.lists(KINDS, min_size=1, max_size=6), st.data())
+def test_flat_records_the_same_compiled(kinds: list[tuple[str, str]], data: st.DataObject) -> None:
+    schema: Any = AvroSchema(schema_definition=flat_definition(kinds))
+    value = {
+        f"f{number}": data.draw(FITTING[kind] if where == "plain" else FITTING[kind] | st.none())
+        for number, (kind, where) in enumerate(kinds)
+    }
+    python, compiled = outcomes(lambda: schema.encode(value))
+    assert python == compiled
+    encoded = schema.encode(value)
+    assert len(set(outcomes(lambda: schema.decode(encoded)))) == 1
+    for damaged in (encoded[: data.draw(st.integers(0, len(encoded)))], encoded + b"\2", data.draw(st.binary())):
+        assert len(set(outcomes(lambda damaged=damaged: schema.decode(damaged)))) == 1  # type: ignore[misc]
+    odd = {**value, f"f{data.draw(st.integers(0, len(kinds)))}": data.draw(ODD)}
+    assert len(set(outcomes(lambda: schema.encode(odd)))) == 1
+    del value["f0"]
+    assert len(set(outcomes(lambda: schema.encode(value)))) == 1
+
+
+@compiled_only
+def test_flat_records_need_no_fastavro_per_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flight(ours.Record):
+        carrier = ours.String()
+        number = ours.Integer()
+        delay = ours.Double()
+        on_time = ours.Boolean()
+
+    schema: Any = AvroSchema(Flight)
+    value = Flight(carrier="UA", number=-7, delay=0.5, on_time=True)
+    # Nothing of the package is called.
+    monkeypatch.setattr(schema, "_fastavro", None)
+    hot.select("compiled")
+    try:
+        assert schema.decode(schema.encode(value)) == value
+        assert schema.encode(Flight()) == b"\0\0\0\2\0" and schema.decode(b"\0\0\0\2\1").on_time is True
+    finally:
+        hot.select(os.environ.get(hot.VARIABLE) or None)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [["null", {"type": "long", "logicalType": "timestamp-millis"}], ["string", "int"], ["null", "string", "int"],
+     {"type": "array", "items": "int"}, ["null"]],
+)  # fmt: skip
+def test_flat_records_exclude_other_fields(kind: Any) -> None:
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": kind}]}
+    assert _flat_fields(definition) is None
+    assert _flat_fields({**definition, "fields": definition["fields"][:1]}) == (("a",), b"\2")

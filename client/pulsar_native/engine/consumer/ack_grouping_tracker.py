@@ -186,12 +186,10 @@ class AckGroupingTracker:
         """Move the fast path into the group, the messages of an entry together. Called under the lock."""
         # Messages appended meanwhile wait for the next time. Only this method removes any.
         elsewhere = self._chunks.delivered or self._refused or self.unacked is not None or self._has_more_to_forget
-        add_whole = self._group.add_whole if self._stored and not elsewhere else None
-        for entry, first, count, indexes in self.fast_path.take_runs():
-            whole = first < 0 or (first == 0 and indexes is None and count == entry.batch_size)
+        takes_whole = self._stored and not elsewhere
+        runs = self._group.add_taken(self.fast_path) if takes_whole else self.fast_path.take_runs()
+        for entry, first, count, indexes in runs:
             key = (entry.ledger_id, entry.entry_id)
-            if whole and add_whole is not None and add_whole(key, entry.batch_size):
-                continue
             several = 0
             if count > 1 and first >= 0:
                 if indexes is None:

@@ -20,6 +20,7 @@ from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, record_batch
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.seek import last_message_id, seek
+from pulsar_native.engine.loop import reuse_blocks
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
 
@@ -66,6 +67,8 @@ class ArrowRangeReader:
         self.columns = tuple(columns)
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        # The column of values of a record batch, which one more entry may exceed.
+        reuse_blocks(max_bytes * 5 // 4)
         self._from, self._until = publish_time or (None, None)
         self._end = end
         # Per partition: the position behind the last message wanted, None until it is known.

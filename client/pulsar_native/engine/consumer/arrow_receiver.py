@@ -15,6 +15,7 @@ from pulsar_native.arrow.columns import ALL_COLUMNS, record_batch
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.loop import reuse_blocks
 from pulsar_native.exceptions import CryptoError, InvalidConfiguration, PulsarException
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class ArrowReceiver:
         self._consumer = consumer
         self._columns = tuple(columns)
         self._limits = max_rows, max_bytes
+        # The column of values of a record batch, which one more entry may exceed.
+        reuse_blocks(max_bytes * 5 // 4)
         self._budget = BatchBudget(*self._limits)
         self._slices: dict[PartitionConsumer, list[EntrySlice]] = {}
 

@@ -47,6 +47,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
+from pulsar_native.wire.frames import Frame
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -317,6 +318,17 @@ class PartitionConsumer(Handler):
             return
         self._on_arrival(self)
 
+    def on_messages(self, frames: list[Frame], connection: Connection) -> None:
+        """Queue several deliveries undecoded, as `on_message` does one by one."""
+        core = self.core
+        # A strict pause that begins meanwhile has the loop hand back what is queued, when this is done.
+        if core.is_held or core.may_be_outdated:
+            for frame in frames:
+                self.on_message(frame.command.message, frame.payload, connection)
+            return
+        core.append_all(frames)
+        self._on_arrival(self)
+
     def on_active_change(self, is_active: bool) -> None:
         """Record whether this consumer of a Failover subscription is the active one."""
         changed, self.is_active = is_active is not self.is_active, is_active
@@ -354,7 +366,7 @@ class PartitionConsumer(Handler):
         core = self.core
         with self.lock:
             message = core.dequeue(prefetch)
-            if core.outgoing:
+            if core.outgoing and not core.may_wait:
                 self.write_outgoing()
             if self._unacked is not None and message is not None:
                 # Messages prefetched with it are of the same entry, and the time-out is the entry's.
@@ -369,7 +381,7 @@ class PartitionConsumer(Handler):
         with self.lock:
             size = core.next_size()
             message = core.dequeue(prefetch) if size is not None and size <= most else None
-            if core.outgoing:
+            if core.outgoing and not core.may_wait:
                 self.write_outgoing()
             if self._unacked is not None and message is not None:
                 self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
@@ -395,7 +407,8 @@ class PartitionConsumer(Handler):
             return []
         with self.lock:
             messages = self.core.dequeue_singles(before, most, most_bytes)
-            self.write_outgoing()
+            if not self.core.may_wait:
+                self.write_outgoing()
         entries: list[Any] = [message.entry for message in messages]
         return [EntryRows(entry.parsed, entry.body, entry.ledger_id, entry.entry_id, 0, 1) for entry in entries]
 
@@ -406,7 +419,8 @@ class PartitionConsumer(Handler):
         """
         with self.lock:
             found = self.core.dequeue_slice(budget)
-            self.write_outgoing()
+            if not self.core.may_wait:
+                self.write_outgoing()
             if found is None:
                 return None
             self.acks.watch(found[0].key)

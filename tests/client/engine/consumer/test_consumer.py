@@ -110,6 +110,49 @@ async def test_permits_returned_at_half_queue(fake: FakeBroker, cores: Cores, su
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C120")
+async def test_permits_of_a_full_queue_written_together(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=10)
+    batches = [batch_entry([b"%d" % number for number in range(10)]) for _ in range(3)]
+    deliver(fake, *[delivery(0, batch, number) for number, batch in enumerate(batches)])
+    await until(lambda: len(consumer.children[0].core.all_deliveries) == 3)
+    await take(consumer, 19)
+    await round_trip(consumer)
+    # Ten messages are queued here: the broker, which has sent more than it may, would send nothing.
+    assert permits(fake) == [10]
+    await take(consumer, 6)
+    await asyncio.to_thread(fake.wait, Kind.FLOW, 6)
+    assert permits(fake) == [10] + [5] * 5
+
+
+@pytest.mark.asyncio
+async def test_messages_that_arrive_together_as_one_by_one(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url), consumer_type=ConsumerType.Shared)
+    deliver(fake, b"".join(singles(0, 5)))
+    assert [message.data() for message in await take(consumer, 5)] == [b"%d" % number for number in range(5)]
+    consumer.pause(strict=True)
+    deliver(fake, b"".join(singles(5, 8)))
+    # Handed back as they arrive.
+    await until(lambda: sum(len(each.message_ids) for each in redelivers(fake)) == 3)
+    await nothing_comes(consumer)
+
+
+@pytest.mark.asyncio
+async def test_messages_that_arrive_together_outdated_dropped(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url))
+    core = consumer.children[0].core
+    core.epoch = 2
+    old = [delivery(0, single_entry(b"old"), number, epoch=1) for number in range(3)]
+    deliver(fake, b"".join([*old, *singles(5, 7)]))
+    assert [message.data() for message in await take(consumer, 2)] == [b"5", b"6"]
+    assert core.permits.to_return == 5
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C120")
 @pytest.mark.parametrize(("size", "refill"), [(1, 1), (2, 1), (3, 1), (10, 5)])
 async def test_permits_small_queue_never_zero(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, size: int, refill: int

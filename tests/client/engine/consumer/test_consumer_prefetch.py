@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from pulsar_native.arrow.entry_slice import BatchBudget
+from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.schema import AvroSchema
+from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import FakeBroker, delivery, permits
@@ -77,13 +80,40 @@ def acked(broker: FakeBroker) -> list[int]:
 async def test_prefetch_permits_returned_at_same_message(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
-    application = Application(await subscribed(cores(fake.url), receiver_queue_size=20))
+    application = Application(await subscribed(cores(fake.url), receiver_queue_size=40))
     fake.peers[-1].send(delivery(0, batch(0, 37), 0), delivery(0, batch(37, 3), 1))
     for number in range(40):
         assert await application.taken(1) == [number]
         # Nobody comes for the next one, and all the same they are on their way.
-        await asyncio.to_thread(fake.wait, Kind.FLOW, 1 + (number + 1) // 10)
-        assert permits(fake) == [20] + [10] * ((number + 1) // 10)
+        await asyncio.to_thread(fake.wait, Kind.FLOW, 1 + (number + 1) // 20)
+        assert permits(fake) == [40] + [20] * ((number + 1) // 20)
+
+
+@pytest.mark.asyncio
+async def test_prefetch_only_what_can_be_read(fake: FakeBroker, cores: Cores) -> None:
+    schema: Any = AvroSchema(
+        schema_definition={"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    )
+    config = ConsumerConfig(subscription_name="s")
+    application = Application(await cores(fake.url).subscribe(["t"], config, VersionedDecoder(schema), None))
+
+    def entry(numbers: range, version: bytes) -> bytes:
+        return batch_entry([schema.encode({"n": number}) for number in numbers], schema_version=version)
+
+    entries = [entry(range(3), b"\1"), entry(range(3, 5), b"\1"), entry(range(5, 8), b"\2")]
+    fake.peers[-1].send(*[delivery(0, each, number) for number, each in enumerate(entries)])
+    # How many are left in the buffer behind each message; nothing before its schema is known.
+    left, found = [], []
+    for number in range(8):
+        (message,) = await application.messages(1)
+        left.append(len(application.prefetch))
+        # As `receive` does before it returns a message that was not in the buffer.
+        version = message.entry.schema.wanted(message.schema_version_bytes())
+        assert (version is not None) is (number in (0, 5))
+        if version is not None:
+            message.entry.schema.learn(version, schema.schema_info())
+        found.append(message.value()["n"])
+    assert found == list(range(8)) and left == [0, 1, 0, 1, 0, 0, 1, 0]
 
 
 @pytest.mark.asyncio
