@@ -5,11 +5,12 @@ Usage: make bench-spark, or .envs/spark/bin/python benchmarks/spark_run.py [--ro
 its own. The sides are the JVM connector (3.1.1.4 on PySpark 3.5.8), the official client in mapInArrow, and our data
 source with its compiled codec and in plain Python; in cold cases also `load`, the scan of our load application, which
 plans in the driver's process, and in warm cases with one partition `split`, which reads it in two tasks (option
-minPartitions; the JVM connector has one task for each topic partition). Each session is a process tree of its own; the
-sides take turns, A B C D A B C D, so that a change of the machine's speed meets all, and before cold cases a first
-session of each is not measured. Warm figures are those of the last reads of a session; a cold one is a session with one
-read, from the start of the process to its end. CPU is user and system of the session's processes: driver, JVM and
-Python workers, those that have ended too, without the broker, which shares the machine.
+minPartitions; the JVM connector has one task for each topic partition). `floor` is a data source whose tasks read the
+same record batches from Arrow files: a client that costs nothing would be as fast. Each session is a process tree of
+its own; the sides take turns, A B C D A B C D, so that a change of the machine's speed meets all, and before cold cases
+a first session of each is not measured. Warm figures are those of the last reads of a session; a cold one is a session
+with one read, from the start of the process to its end. CPU is user and system of the session's processes: driver, JVM
+and Python workers, those that have ended too, without the broker, which shares the machine.
 
 The ratio is JVM connector ÷ side of the medians, above 1 is better than the JVM connector; beside it the goal, if the
 case has one. With --growth, cost per row and peak memory as rows, partitions and sizes grow (spark_growth.py). With

@@ -56,7 +56,9 @@ PYTHON = Side("python", "ours", "spark", "python")
 LOAD = Side("load", "load", "spark", "compiled")
 # The option minPartitions, which the JVM connector does not have: a task for each core, whatever the topic has.
 SPLIT = Side("split", "ours", "spark", "compiled", min_partitions=2)
-SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD)
+# A data source whose tasks have the record batches already: what a client that costs nothing would reach.
+FLOOR = Side("floor", "floor", "spark")
+SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD, FLOOR)
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,29 @@ def fill(broker: Broker, content: Content) -> str:
     return topic
 
 
+def store(broker: Broker, topic: str, folder: Path) -> str:
+    """Write the record batches of a topic into Arrow files below `folder`, once; return the path of the files. Blocks.
+
+    There is a file for each topic partition, since side `floor` has a task for each.
+    """
+    import pyarrow as pa
+
+    import pulsar_native as pulsar
+    from pulsar_native.arrow.columns import arrow_schema
+
+    stored = folder / "arrow" / topic.rpartition("/")[2]
+    if stored.exists():
+        return str(stored)
+    stored.mkdir(parents=True)
+    with pulsar.Client(broker.url) as client:
+        for number, name in enumerate(client.get_topic_partitions(topic)):
+            reader = client.create_reader(name, pulsar.MessageId.earliest)
+            with pa.ipc.new_file(str(stored / f"{number:05}.arrow"), arrow_schema(tuple(COLUMNS))) as file:
+                for batch in reader.arrow_batches(columns=tuple(COLUMNS)):
+                    file.write_batch(batch)
+    return str(stored)
+
+
 def messages(content: Content, first: int, count: int) -> Any:
     """Return messages as an Arrow table: `count` of them, numbered from `first`."""
     import pyarrow as pa
@@ -152,6 +177,8 @@ def command(side: Side, broker: Broker, topics: Sequence[str], output: Path) -> 
 def run(side: Side, broker: Broker, topics: Sequence[str], contents: Sequence[Content], folder: Path) -> Session:
     """Run a session that reads the topics in turn, check what it read, and return its figures. Blocks."""
     output = folder / "output"
+    if side is FLOOR:
+        topics = [store(broker, topic, folder) for topic in topics]
     before, began = _children_cpu(), time.perf_counter()
     done = subprocess.run(
         command(side, broker, topics, output), cwd=folder, env=environment(side, folder),

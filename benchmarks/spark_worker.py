@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PEERS = ("jvm", "official", "ours", "load")
+PEERS = ("jvm", "official", "ours", "load", "floor")
 COLUMNS = {
     "value": "BINARY",
     "__key": "BINARY",
@@ -274,7 +274,38 @@ def _row(message: Any, topic: str) -> tuple[Any, ...]:
     )
 
 
-FRAMES: dict[str, Frame] = {"jvm": source, "official": official, "ours": source, "load": load}
+def floor(spark: Any, options: argparse.Namespace, topic: str) -> Any:
+    """Return the frame of a data source that gives the record batches of Arrow files; `topic` is their folder."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class FloorReader(DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(str(path)) for path in sorted(Path(topic).iterdir())]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            with pa.memory_map(partition.value) as mapped:
+                file = pa.ipc.open_file(mapped)
+                for number in range(file.num_record_batches):
+                    yield file.get_batch(number)
+
+    class FloorSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "floor"
+
+        def schema(self) -> str:
+            return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return FloorReader()
+
+    spark.dataSource.register(FloorSource)
+    return spark.read.format("floor").load()
+
+
+FRAMES: dict[str, Frame] = {"jvm": source, "official": official, "ours": source, "load": load, "floor": floor}
 
 
 # ---- the session -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pulsar_native import Client, ConsumerCryptoFailureAction, MessageId, Reader
 from pulsar_native.admin import AdminClient
@@ -28,6 +28,14 @@ PARALLEL = 8
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Ledger(NamedTuple):
+    """Ledger of a topic partition: its id, its number of entries and their bytes as they are stored."""
+
+    id: int
+    entries: int
+    size: int
 
 
 class Broker:
@@ -109,14 +117,14 @@ class Broker:
         finally:
             reader.close()
 
-    def ledgers(self, topic: str) -> list[tuple[int, int]]:
-        """Return the ledgers of a topic partition in order, with their numbers of entries; needs admin.url."""
+    def ledgers(self, topic: str) -> list[Ledger]:
+        """Return the ledgers of a topic partition in order; needs admin.url."""
         assert self._admin is not None
         stats = self._admin.internal_stats(topic)
-        found = [(each["ledgerId"], each["entries"]) for each in stats["ledgers"]]
-        if found and found[-1][1] == 0:
+        found = [Ledger(each["ledgerId"], each["entries"], each["size"]) for each in stats["ledgers"]]
+        if found and found[-1].entries == 0:
             # The current ledger is not counted in its own row.
-            found[-1] = (found[-1][0], stats["currentLedgerEntries"])
+            found[-1] = Ledger(found[-1].id, stats["currentLedgerEntries"], stats["currentLedgerSize"])
         return found
 
     def schema(self, topic: str, version: int | None = None) -> SchemaInfo | None:

@@ -56,6 +56,7 @@ _NAMES = (
     "readCompacted",
     "minPartitions",
     "maxEntriesPerPartition",
+    "maxBytesPerPartition",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
     READ_KEYS,
     READ_ACTION,
@@ -71,6 +72,7 @@ _FIXED = "a stream is read in one task per topic partition, so that a repeated m
 _BATCH_ONLY = {
     "minPartitions": _FIXED,
     "maxEntriesPerPartition": _FIXED,
+    "maxBytesPerPartition": _FIXED,
     "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
     "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
 }
@@ -241,6 +243,7 @@ class ReadOptions:
     read_compacted: bool = False
     min_partitions: int | None = None
     max_entries_per_partition: int | None = None
+    max_bytes_per_partition: int | None = None
     values: ValueOptions | None = None
     private_keys: KeyRefs | None = None
     discards_undecryptable: bool = False
@@ -283,6 +286,7 @@ class ReadOptions:
             ),
             min_partitions=_limit("minPartitions", given),
             max_entries_per_partition=_limit("maxEntriesPerPartition", given),
+            max_bytes_per_partition=_limit("maxBytesPerPartition", given),
             private_keys=KeyRefs.parse(READ_KEYS, given[READ_KEYS]) if READ_KEYS in given else None,
             discards_undecryptable=_discards(given.get(READ_ACTION, "FAIL")),
             read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
@@ -296,6 +300,12 @@ class ReadOptions:
         """True if messages missing at the start of a range fail the read; compaction removes some on purpose."""
         return self.fail_on_data_loss and not self.read_compacted
 
+    @property
+    def has_split_limits(self) -> bool:
+        """True if the options limit how much a task reads."""
+        limits = (self.min_partitions, self.max_entries_per_partition, self.max_bytes_per_partition)
+        return any(limit is not None for limit in limits)
+
     def client_config(self) -> ClientConfig:
         """Return the client's configuration without credentials."""
         settings = {"memory_limit_bytes": MEMORY_LIMIT_BYTES, **dict(self.client_settings)}
@@ -306,10 +316,10 @@ class ReadOptions:
         return ClientConfig(service_url=url, **settings)
 
     def _check(self) -> None:
-        if (self.min_partitions or self.max_entries_per_partition) and self.admin_url is None:
+        if self.has_split_limits and self.admin_url is None:
             raise InvalidConfiguration(
-                "minPartitions and maxEntriesPerPartition need admin.url: the broker tells only there how many entries "
-                "a ledger has"
+                "minPartitions, maxEntriesPerPartition and maxBytesPerPartition need admin.url: the broker tells only "
+                "there how many entries a ledger has"
             )
         if self.values is not None and self.admin_url is None:
             raise InvalidConfiguration("valueFormat=auto needs admin.url: the topic's schema is read over it")

@@ -1,37 +1,80 @@
-"""Splitting of frozen ranges for more tasks than topic partitions (minPartitions, maxEntriesPerPartition).
+"""Splitting of frozen ranges for more tasks than topic partitions.
 
-Rules: a split begins at an entry, never inside one. The splits of a range cover it without gap or overlap whatever the
-ledger sizes are, so that wrong or outdated numbers only make them uneven. Entries are counted, not messages: a batch is
-one entry, and transaction markers count. Pure but for `split_ranges`, which queries the admin interface.
+By minPartitions, maxEntriesPerPartition or maxBytesPerPartition, and without these by a default size in bytes if there
+is an admin interface. Rules: a split begins at an entry, never inside one. The splits of a range cover it without gap
+or overlap whatever the ledger sizes are, so that wrong or outdated numbers only make them uneven. Entries are counted,
+not messages: a batch is one entry, and transaction markers count. Pure but for `split_ranges`, which queries the admin
+interface.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pyspark_pulsar.broker import Broker, map_partitions
+from pulsar_native.exceptions import PulsarException
+from pyspark_pulsar.broker import Broker, Ledger, map_partitions
 from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
-Ledgers = Sequence[tuple[int, int]]
-"""Ledger ids in order, each with its number of entries."""
+# Bytes at the broker that one task reads by default: at most two seconds of Spark's work with messages of 100 B.
+DEFAULT_BYTES = 64 * 1024 * 1024
+# Entries of one ledger for which the broker is not asked by default: batches of the usual size make half of that.
+_FEW_ENTRIES = 256
+
+_log = logging.getLogger("pyspark_pulsar")
 
 
 def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
-    """Return the ranges split by the options, in the same order. Blocks if there is something to split."""
+    """Return the ranges split by the options, in the same order. Blocks if there is something to split.
+
+    The default size only makes the read faster: ranges whose ledgers cannot be had then stay whole.
+    """
     filled = [item for item in ranges if not item.is_empty]
-    if not filled or (options.min_partitions is None and options.max_entries_per_partition is None):
+    if not filled or options.admin_url is None:
         return filled
+    by_default = not options.has_split_limits
     with Broker(options) as broker:
-        held = map_partitions(lambda item: broker.ledgers(item.topic), filled)
+
+        def of_range(item: Range) -> Sequence[Ledger]:
+            if by_default and _is_small(item):
+                return ()
+            try:
+                return broker.ledgers(item.topic)
+            except PulsarException as error:
+                if not by_default:
+                    raise
+                _log.info("%s is read in one task, its ledgers are not known: %s", item.topic, error.message)
+                return ()
+
+        held = map_partitions(of_range, filled)
     runs = [runs_of(item, ledgers) for item, ledgers in zip(filled, held, strict=True)]
-    size = options.max_entries_per_partition or (1 << 62)
+    most = options.max_entries_per_partition or (1 << 62)
     if options.min_partitions is not None:
         total = sum(count for found in runs for _, _, count in found)
-        size = min(size, max(1, total // options.min_partitions))
-    return [piece for item, found in zip(filled, runs, strict=True) for piece in cut(item, found, size)]
+        most = min(most, max(1, total // options.min_partitions))
+    size = DEFAULT_BYTES if by_default else options.max_bytes_per_partition
+    pieces = []
+    for item, found, ledgers in zip(filled, runs, held, strict=True):
+        limit = most if size is None else min(most, entries_within(size, found, ledgers))
+        pieces += cut(item, found, limit)
+    return pieces
+
+
+def _is_small(item: Range) -> bool:
+    return item.start.ledger == item.end.ledger and item.end.entry - item.start.entry < _FEW_ENTRIES
+
+
+def entries_within(size: int, runs: Sequence[tuple[int, int, int]], ledgers: Sequence[Ledger]) -> int:
+    """Return how many entries of a range a split may have, for splits of at most about `size` bytes each."""
+    average = {ledger.id: ledger.size / ledger.entries for ledger in ledgers if ledger.entries}
+    entries = sum(count for _, _, count in runs)
+    stored = sum(count * average[ledger] for ledger, _, count in runs)
+    pieces = max(1, math.ceil(stored / size))
+    return max(1, math.ceil(entries / pieces))
 
 
 def count_entries(options: ReadOptions, ranges: Sequence[Range]) -> list[int | None]:
@@ -48,10 +91,10 @@ def count_entries(options: ReadOptions, ranges: Sequence[Range]) -> list[int | N
         return map_partitions(of_range, ranges)
 
 
-def runs_of(item: Range, ledgers: Ledgers) -> list[tuple[int, int, int]]:
+def runs_of(item: Range, ledgers: Sequence[Ledger]) -> list[tuple[int, int, int]]:
     """Return the entries of a range by ledger: id, first entry and number."""
     found = []
-    for ledger, entries in ledgers:
+    for ledger, entries, _ in ledgers:
         first = item.start.entry if ledger == item.start.ledger else 0
         behind = entries
         if ledger == item.end.ledger:

@@ -36,3 +36,13 @@ def test_session_reads_topics_in_turn(
     assert found.jvm_peak > found.python_peak > 20_000_000
     with pytest.raises(SystemExit, match="ours did not read what was published: rows is 2000 instead of 2001"):
         sessions.check(side, sessions.Content(2_001, 100), {**sessions.expected(contents[0])})
+
+
+@pytest.mark.spark
+def test_floor_session_reads_stored_batches(sessions: Any, broker: Broker, tmp_path: Path) -> None:
+    urls = sessions.Broker(broker.service_url, broker.admin_url)
+    content = sessions.Content(2_000, 100, 2, described=True)
+    topic = sessions.fill(urls, content)
+    found = sessions.run(sessions.FLOOR, urls, [topic, topic], [content, content], tmp_path)
+    assert len(found.reads) == 2
+    assert len(list(Path(sessions.store(urls, topic, tmp_path)).glob("*.arrow"))) == 2

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from pulsar_native import MessageId
+from pulsar_native.exceptions import ConnectError
+from pyspark_pulsar import splitting
 from pyspark_pulsar.batch_reader import PulsarBatchReader
+from pyspark_pulsar.broker import Ledger
 from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
-from pyspark_pulsar.splitting import cut, runs_of
+from pyspark_pulsar.splitting import cut, entries_within, runs_of
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 
-LEDGERS = [(5, 10), (9, 0), (12, 100), (13, 7)]
+LEDGERS = [Ledger(5, 10, 1_000), Ledger(9, 0, 0), Ledger(12, 100, 50_000), Ledger(13, 7, 70)]
 
 
 @pytest.mark.parametrize(
@@ -33,14 +37,29 @@ def test_entries_of_a_range_are_counted(start: Position, end: Position, runs: li
 
 
 @pytest.mark.parametrize("size", [1, 7, 10, 50, 117, 1000])
-@pytest.mark.parametrize("ledgers", [LEDGERS, [], [(7, 3)], [(12, 1000)], [(5, 10)]])
-def test_splits_cover_the_range(size: int, ledgers: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("ledgers", [LEDGERS, [], [Ledger(7, 3, 9)], [Ledger(12, 1000, 9)], [Ledger(5, 10, 9)]])
+def test_splits_cover_the_range(size: int, ledgers: list[Ledger]) -> None:
     whole = Range("t", Position(5, 2, 3), Position(13, 6, 1))
     runs = runs_of(whole, ledgers)
     pieces = cut(whole, runs, size)
     assert (pieces[0].start, pieces[-1].end) == (whole.start, whole.end)
     assert all(one.end == two.start and not one.is_empty for one, two in pairwise(pieces))
     assert all(sum(count for *_, count in runs_of(piece, ledgers)) <= size + 1 for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "size", "entries"),
+    [
+        (Position(5, 0), Position(13, 7), 100_000, 117),
+        (Position(5, 0), Position(13, 7), 51_070, 117),
+        (Position(5, 0), Position(13, 7), 51_069, 59),
+        (Position(5, 4), Position(12, 50), 10_000, 19),
+        (Position(12, 0), Position(12, 100), 1, 1),
+        (Position(9, 0), Position(9, 0), 100, 1),
+    ],
+)
+def test_entries_within_bytes(start: Position, end: Position, size: int, entries: int) -> None:
+    assert entries_within(size, runs_of(Range("t", start, end), LEDGERS), LEDGERS) == entries
 
 
 @pytest.mark.proves("S6")
@@ -74,3 +93,44 @@ def test_splits_of_a_partition_read_everything_once(
     inside = f'{{"{name}-partition-0": "{ids[4].ledger_id()}:1:1", "{name}-partition-1": "earliest"}}'
     part = pieces(maxEntriesPerPartition="4", startingOffsets=inside)
     assert [value for piece in part[:-1] for value in piece] == wanted[4:]
+    halves = pieces(maxBytesPerPartition=str(_stored(broker, path) // 2 + 1))
+    assert [len(piece) for piece in halves] == [30, 30, 1]
+    assert [value for piece in halves[:-1] for value in piece] == wanted
+
+
+def _stored(broker: Broker, path: str) -> int:
+    stats: Any = broker.admin("GET", f"{path}/internalStats")
+    return int(stats["totalSize"])
+
+
+def test_splits_by_default_size(
+    broker: Broker, topic: NewTopic, publish: Publish, client: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    groups = [[f"{entry:02}-{index}" for index in range(3)] for entry in range(20)]
+    publish(name, *groups)
+    size = _stored(broker, name.replace("://", "/")) // 4 + 1
+
+    def pieces(**options: str) -> list[list[str]]:
+        given = {"service.url": broker.service_url, "topic": name, "columns": "value"}
+        reader = PulsarBatchReader(ReadOptions.parse({**given, **options}))
+        return [
+            [value.decode() for batch in reader.read(split) for value in batch["value"].to_pylist()]
+            for split in reader.partitions()
+        ]
+
+    wanted = [text for group in groups for text in group]
+    monkeypatch.setattr(splitting, "DEFAULT_BYTES", size)
+    admin = {"admin.url": broker.admin_url}
+    assert pieces(**admin) == [wanted]  # Too few entries to be worth a request.
+    monkeypatch.setattr(splitting, "_FEW_ENTRIES", 10)
+    found = pieces(**admin)
+    assert [len(piece) for piece in found] == [15, 15, 15, 15]
+    assert [value for piece in found for value in piece] == wanted
+    assert pieces() == [wanted]
+    assert len(pieces(**admin, minPartitions="2")) == 2
+    # A default makes no read fail; an option does.
+    nowhere = {"admin.url": "http://127.0.0.1:1", "pulsar.client.operationTimeoutMs": "1000"}
+    assert pieces(**nowhere) == [wanted]
+    with pytest.raises(ConnectError):
+        pieces(**nowhere, maxBytesPerPartition="1000")
