@@ -29,6 +29,10 @@ class Pair:
         official, ours = self._threads.map(lambda runner: runner.run(program), self._runners)
         return official, ours
 
+    def run_official(self, program: Program) -> dict[str, Any]:
+        """Return what the official client's runner alone says."""
+        return self._runners[0].run(program)
+
     def stop(self) -> None:
         """End both."""
         for runner in self._runners:
