@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Run the example DAG from an empty folder: broker, Airflow, Spark, and the flights of a month, shown as they go.
 
-Usage: dev/demo.py [--month 2013-01] [--again]. DEMO_ROWS=all takes the whole year in one run. PULSAR_SERVICE_URL
+Usage: dev/demo.py [--month 2013-01]. DEMO_ROWS=all takes the whole year in one run. PULSAR_SERVICE_URL
 (with PULSAR_ADMIN_URL) names a broker to use instead of a private one; that one is configured as Pulsar is installed,
 or with DEMO_PROFILE=testing as for the tests, which keeps the topics for the next call. Standard library only; the work
 happens in the environments. Everything lies under .demo/; the broker it starts is stopped at the end. What takes long
 is waited for as long as it goes on, however slow the machine is. After a call that did not finish, the next one starts
-over on a broker of its own: what tasks and topics kept of the run may no longer belong together.
+over on a broker of its own: what tasks and topics kept of the run may no longer belong together. So does one for a
+month that was run before.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PICTURE = OUTPUT / "delays_by_carrier.png"
 BROKER = DEMO / "broker"
 # There from the start of a run to its success.
 UNFINISHED = DEMO / "unfinished"
+# The months that were run, each with the URL of the broker named, "" for the private one.
+FINISHED = DEMO / "finished.json"
 # Log lines shown to the user: progress of the operators, and results of tasks.
 _SHOWN = re.compile(r"(?:pulsar-load: |\S+ published: |consumed |Waiting for )[^\n]*")
 # Behind the text of a log line Airflow puts the logger, in brackets, and the place.
@@ -56,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environments.make("spark", "airflow", *([] if "PULSAR_SERVICE_URL" in os.environ else ["broker"]))
     DEMO.mkdir(exist_ok=True)
     clear_unfinished()
+    if not clear_finished(options.month):
+        return 1
     OUTPUT.mkdir(exist_ok=True)
     UNFINISHED.touch()
     with broker_urls() as (service_url, admin_url):
@@ -67,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         run_seconds = time.monotonic() - run_started
     UNFINISHED.unlink()
+    FINISHED.write_text(json.dumps(finished() | {options.month: os.environ.get("PULSAR_SERVICE_URL", "")}))
     result = json.loads(RESULT.read_text())
     draw(result["loaded"]["path"])
     print(table(result), flush=True)
@@ -92,9 +98,39 @@ def clear_unfinished() -> None:
     if brokers.Standalone(BROKER).process_id() is not None:
         return
     say("the last run did not finish: starting over without what it left in .demo/")
+    _clear()
+    UNFINISHED.unlink()
+
+
+def finished() -> dict[str, str]:
+    """Return the months that were run with the brokers named, "" for the private one."""
+    found: dict[str, str] = json.loads(FINISHED.read_text()) if FINISHED.exists() else {}
+    return found
+
+
+def clear_finished(month: str) -> bool:
+    """Start over for a month that was run before on the private broker; return False if that was on the one named.
+
+    Airflow replaces a run that is tested again, and with it what its tasks know of the messages they published: they
+    refuse to publish them twice, and cannot compare.
+    """
+    named = os.environ.get("PULSAR_SERVICE_URL", "")
+    if finished().get(month) != named:
+        return True
+    if named:
+        say(f"{month} was run before with the broker at {named}: take another --month, or a broker without its topics")
+        return False
+    if brokers.Standalone(BROKER).process_id() is None:
+        say(f"{month} was run before: starting over without what is in .demo/")
+        _clear()
+    return True
+
+
+def _clear() -> None:
+    """Remove the database, output and private broker, and with them the months that were run."""
     for folder in (HOME, OUTPUT, BROKER):
         shutil.rmtree(folder, ignore_errors=True)
-    UNFINISHED.unlink()
+    FINISHED.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

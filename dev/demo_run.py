@@ -1,6 +1,6 @@
 """Run the example DAG once, inside Airflow's environment, for one month; called by demo.py.
 
-A run that finished before is cleared and runs again, publishing included.
+A run of the same month is replaced, and with it what its tasks know of the messages they published.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(month: str) -> int:
     # A run at the moment a month ends owns that month.
     year, number = map(int, month.split("-"))
     end = datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC)
-    # The run's id comes from run_after: the same for the same month, so that a second call is the run cleared.
+    # The id of the run comes from run_after: the same for the same month.
     run = dag.test(run_after=end, logical_date=end)
     for instance in run.get_task_instances():
         seconds = (instance.end_date - instance.start_date).total_seconds() if instance.end_date else 0

@@ -70,7 +70,7 @@ def test_watchdog_kills_what_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give an empty folder for the demo; nothing is installed, no broker, no Airflow and no Spark is started."""
-    for name in ("HOME", "OUTPUT", "BROKER", "UNFINISHED", "LOG", "RESULT"):
+    for name in ("HOME", "OUTPUT", "BROKER", "UNFINISHED", "FINISHED", "LOG", "RESULT"):
         monkeypatch.setattr(demo, name, tmp_path / getattr(demo, name).relative_to(demo.DEMO))
     monkeypatch.setattr(demo, "ROOT", tmp_path)
     monkeypatch.setattr(demo, "DEMO", tmp_path)
@@ -118,7 +118,10 @@ def test_demo_after_failure_starts_over(folder: Path, monkeypatch: pytest.Monkey
     assert found == [{"unfinished"}], "nothing of the failed run, and this one has not finished either"
 
 
-def test_demo_after_success_keeps_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def successful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of the demo succeed."""
+
     def succeed(env: dict[str, str], month: str) -> bool:
         demo.RESULT.write_text('{"loaded": {"path": "p"}, "consumed": {"path": "p"}}')
         return True
@@ -126,11 +129,42 @@ def test_demo_after_success_keeps_its_folder(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(demo, "run_dag", succeed)
     monkeypatch.setattr(demo, "draw", lambda parquet: None)
     monkeypatch.setattr(demo, "table", lambda result: "")
+
+
+_KEPT = {"airflow/airflow.db", "broker/data", "output/rows", "result.json", "finished.json"}
+
+
+@pytest.mark.usefixtures("successful")
+def test_demo_after_success_keeps_its_folder(folder: Path) -> None:
     assert demo.main([]) == 0
-    kept = {"airflow/airflow.db", "broker/data", "output/rows", "result.json"}
-    assert left(folder) == kept
+    assert left(folder) == _KEPT
     demo.clear_unfinished()
-    assert left(folder) == kept
+    assert demo.clear_finished("2013-02") and left(folder) == _KEPT
+
+
+@pytest.mark.usefixtures("successful")
+def test_demo_of_the_same_month_starts_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for month in ("2013-01", "2013-02"):
+        assert demo.main(["--month", month]) == 0
+    (folder / "broker" / "old").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Standalone, "process_id", lambda self: os.getpid())
+        assert demo.clear_finished("2013-01") and "broker/old" in left(folder), "somebody uses that broker"
+    assert demo.main([]) == 0
+    assert left(folder) == _KEPT
+    assert demo.finished() == {"2013-01": ""}, "the other month went with the broker"
+
+
+@pytest.mark.usefixtures("successful")
+def test_demo_of_the_same_month_on_a_named_broker_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://broker.example.org:6650")
+    assert demo.main([]) == 0
+    assert demo.main([]) == 1
+    assert "2013-01 was run before with the broker at pulsar://broker.example.org:6650" in capsys.readouterr().out
+    monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://other.example.org:6650")
+    assert demo.main([]) == 0
 
 
 def test_demo_failed_on_named_broker_keeps_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
