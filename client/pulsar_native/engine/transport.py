@@ -35,19 +35,24 @@ _MAX_BUFFERS = 512
 _PEEK_BYTES = 512
 # Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
-# Number of polls before a thread sleeps, together 20 to 50 us for a receipt, as a near broker takes, and 70 to 150 us
-# for a response: to be woken takes 10 us, and more where the processor has gone to sleep meanwhile. Three times as many
-# made creating a reader slower on two cores, as the broker needs them for it.
-_RECEIPT_SPINS = 60
-_RESPONSE_SPINS = 200
-# Inline reads that poll in vain one after the other before that is left to a later one, and those that sleep at once
-# then: a receipt of a stored message takes milliseconds; where all processors are busy the broker waits for the one
-# that polls, and each request would take the time of the polls longer.
-_VAIN_SPINS = 8
-_VAIN_RESPONSE_SPINS = 4
+# Number of inline reads that sleep at once after polls in vain.
 _SPIN_PAUSE = 100
 
 Buffer = bytes | memoryview
+
+
+class _Spins:
+    """Polls of inline reads before the thread sleeps: their number, and how many reads polled in vain one by one.
+
+    After `most_vain` of these the next ones sleep at once, `vain` below 0 counting them: a receipt of a stored message
+    takes milliseconds; where all processors are busy the broker waits for the one that polls, and each request would
+    take the time of the polls longer.
+    """
+
+    __slots__ = ("most_vain", "polls", "vain")
+
+    def __init__(self, polls: int, most_vain: int) -> None:
+        self.polls, self.most_vain, self.vain = polls, most_vain, 0
 
 
 class Transport:
@@ -73,13 +78,16 @@ class Transport:
         self.closed = False
         # Held by the reading thread. The next five are for inline reads: the epoll object the loop watches instead of
         # the socket after the first one, the poll object an inline read waits with, the number of inline reads still to
-        # be refused, and those of vain polls, or below 0 of polls still left out, for receipts and for responses.
+        # be refused, and the polls for receipts and for responses.
         self._reading = threading.Lock()
         self._watch: Any = None
         self._readiness: Any = None
         self._pause = 0
-        self._vain_spins = 0
-        self._vain_response_spins = 0
+        # Together 20 to 50 us for a receipt, as a near broker takes, and 70 to 150 us for a response: to be woken takes
+        # 10 us, and more where the processor has gone to sleep meanwhile. Three times as many made creating a reader
+        # slower on two cores, as the broker needs them for it.
+        self._receipt_spins = _Spins(60, 8)
+        self._response_spins = _Spins(200, 4)
 
     @property
     def local_port(self) -> int:
@@ -175,21 +183,14 @@ class Transport:
         It polls for a moment before the thread sleeps, as long as that is worth it.
         """
         poll = self._readiness.poll
-        vain = self._vain_response_spins if is_response else self._vain_spins
-        if vain >= 0:
-            for _ in range(_RESPONSE_SPINS if is_response else _RECEIPT_SPINS):
+        spins = self._response_spins if is_response else self._receipt_spins
+        if spins.vain >= 0:
+            for _ in range(spins.polls):
                 if poll(0):
-                    self._count_vain(0, is_response)
+                    spins.vain = 0
                     return self._received(_PEEK_BYTES, socket.MSG_PEEK)
-        most = _VAIN_RESPONSE_SPINS if is_response else _VAIN_SPINS
-        self._count_vain(vain + 1 if vain < most else -_SPIN_PAUSE, is_response)
+        spins.vain = spins.vain + 1 if spins.vain < spins.most_vain else -_SPIN_PAUSE
         return self._received(_PEEK_BYTES, socket.MSG_PEEK) if poll(seconds * 1000) else b""
-
-    def _count_vain(self, count: int, is_response: bool) -> None:
-        if is_response:
-            self._vain_response_spins = count
-        else:
-            self._vain_spins = count
 
     def discard(self, count: int) -> None:
         """Remove bytes that `peek` returned from the socket."""
