@@ -74,16 +74,14 @@ class AvroSchema(Schema[T], Generic[T]):
             value = self._check(obj)
         elif isinstance(obj, self._record_cls):
             # Of primitive fields the record has just what is to be written.
-            written = _impl.write_flat(obj.__dict__, *self._flat) if self._flat is not None else None
+            written = self._write_flat(obj.__dict__)
             if written is not None:
                 return written
             value = _plain(obj)
         else:
             raise mismatch(obj, self._record_cls.__name__)
-        if self._flat is not None and type(value) is dict:
-            written = _impl.write_flat(value, *self._flat)
-            if written is not None:
-                return written
+        if type(value) is dict and (written := self._write_flat(value)) is not None:
+            return written
         out = io.BytesIO()
         try:
             self._fastavro.schemaless_writer(out, self._parsed, value)
@@ -98,10 +96,8 @@ class AvroSchema(Schema[T], Generic[T]):
         Raises `InvalidRecord` for bytes that do not fit, and errors of fetching the schema.
         """
         writer, reader = self._writer_and_reader(schema_version)
-        values = _impl.read_flat(data, *self._flat) if reader is None and self._flat is not None else None
         try:
-            if values is None:
-                values = self._fastavro.schemaless_reader(io.BytesIO(data), writer, reader)
+            values = self._read(data, writer, reader)
         except Exception as error:
             raise InvalidRecord(f"The message does not fit the Avro schema: {_said(error)}") from error
         decoded: Any = values
@@ -117,16 +113,22 @@ class AvroSchema(Schema[T], Generic[T]):
         if self._model is not None or self._record_cls is not None:
             return super().decode_many(payloads, schema_version)
         writer, reader = self._writer_and_reader(schema_version)
-        read, stream, flat = self._fastavro.schemaless_reader, io.BytesIO, self._flat if reader is None else None
-
-        def values(data: bytes) -> Any:
-            found = None if flat is None else _impl.read_flat(data, *flat)
-            return read(stream(data), writer, reader) if found is None else found
-
         try:
-            return [None if data is None else values(data) for data in payloads]
+            return [None if data is None else self._read(data, writer, reader) for data in payloads]
         except Exception as error:
             raise InvalidRecord(f"A message does not fit the Avro schema: {_said(error)}") from error
+
+    def _read(self, data: bytes, writer: Any, reader: Any) -> Any:
+        """Return the value of a payload; raises what fastavro raises."""
+        if self._flat is not None and reader is None:
+            values = _impl.read_flat(data, *self._flat)
+            if values is not None:
+                return values
+        return self._fastavro.schemaless_reader(io.BytesIO(data), writer, reader)
+
+    def _write_flat(self, values: dict[str, Any]) -> bytes | None:
+        """Return a record encoded, None for what is left to fastavro."""
+        return None if self._flat is None else _impl.write_flat(values, *self._flat)
 
     def _writer_and_reader(self, version: bytes | None) -> tuple[Any, Any]:
         """Return the parsed schemas to read a payload with; the reader's is None where both are the same."""
