@@ -214,13 +214,13 @@ class AirflowStack:
             more += ", start_date=datetime.datetime(2026, 1, 1)"
         opening = f"with DAG({dag_id!r}, schedule={schedule}{more}) as dag:\n"
         inner = textwrap.indent(textwrap.dedent(body).strip(), "    ")
-        written = f"{textwrap.dedent(header)}\n{opening}{inner}\n"
+        source = f"{textwrap.dedent(header)}\n{opening}{inner}\n"
         imports = "".join(
             f"from airflow_provider_pulsar.{module} import {name}\n"
             for name, module in _MODULES.items()
-            if name in written
+            if name in source
         )
-        return self.write_dag_file(dag_id, f"{_HEADER}{imports}\n{written}")
+        return self.write_dag_file(dag_id, f"{_HEADER}{imports}\n{source}")
 
     def write_dag_file(self, dag_id: str, text: str, *, timeout: float = 60) -> str:
         """Write the whole file of a DAG, new or changed, wait until it is parsed as it stands, and return the id."""

@@ -392,7 +392,7 @@ def apart(events: Iterable[Event]) -> Iterator[Event]:
         yield from event.frames if isinstance(event, Messages) else [event]
 
 
-def told(event: Event) -> Any:
+def comparable(event: Event) -> Any:
     """Return an event as something that compares: errors by kind and text."""
     if isinstance(event, Frame):
         return described([event])
@@ -421,7 +421,7 @@ def test_receive_any_split_same_events(frames: list[bytes], cuts: list[int]) -> 
             scratch[:] = b"\xaa" * len(scratch)
             position = place
         left = [event.sink for event in connection.close()]
-        outcomes.append(([told(event) for event in apart(events)], b"".join(connection.outgoing), left))
+        outcomes.append(([comparable(event) for event in apart(events)], b"".join(connection.outgoing), left))
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 

@@ -353,7 +353,7 @@ def test_permits_may_wait_while_the_queue_is_full() -> None:
     assert grants(core) == [5] * 6
 
 
-def test_permits_that_waited_are_not_written_to_another_attachment() -> None:
+def test_detached_drops_unwritten_permits() -> None:
     core, _ = attached(10)
     for entry in range(3):
         core.append(command(entry), batch(10 * entry, 10))

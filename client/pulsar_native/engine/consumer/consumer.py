@@ -321,7 +321,7 @@ class PartitionConsumer(Handler):
     def on_messages(self, frames: list[Frame], connection: Connection) -> None:
         """Queue several deliveries undecoded, as `on_message` does one by one."""
         core = self.core
-        # A strict pause that begins meanwhile has the loop hand back what is queued, when this is done.
+        # A strict pause that begins meanwhile has the loop return what is queued to the broker, when this is done.
         if core.is_held or core.may_be_outdated:
             for frame in frames:
                 self.on_message(frame.command.message, frame.payload, connection)

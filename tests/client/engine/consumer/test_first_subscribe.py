@@ -134,7 +134,7 @@ def test_several_connections_per_broker_subscribe_as_usual(fake: FakeBroker, mon
     assert not sent
 
 
-def test_reader_behind_a_chunked_message_starts_at_its_first_chunk(client: Client, fake: FakeBroker) -> None:
+def test_first_subscribe_starts_at_first_chunk(client: Client, fake: FakeBroker) -> None:
     """Without it the other chunks cannot be assembled."""
     client.create_reader("t", MessageId(-1, 7, 5, first_chunk=MessageId(-1, 7, 3)))
     (request,) = (seen.command.subscribe for seen in fake.seen(Kind.SUBSCRIBE))
