@@ -503,7 +503,7 @@ class ConsumerCore:
         if given:
             self._decoded = decoded
             if self._scaled is not None:
-                self._scaled.passed += given
+                self._scaled.on_decoded(given)
         return True
 
     def _wait_for_key(self, delivery: Delivery, wanted: KeyWanted) -> None:

@@ -95,7 +95,7 @@ class AutoScaledPermits(Permits):
 
     The queue starts at 1, doubles up to its maximum when it was emptied faster than it could be filled and so many
     messages would fit into the memory that is left, and halves when permits are due while more than 95 % of the memory
-    are in use. Over the limit nothing is granted, except one permit to a consumer that has no messages and no permits
+    are in use. A queue smaller than an entry, which is sent whole, grows to two such entries at once. Over the limit nothing is granted, except one permit to a consumer that has no messages and no permits
     at the broker: so all make progress with any limit.
     """
 
@@ -107,8 +107,8 @@ class AutoScaledPermits(Permits):
         self.resize(1)
         self._memory = memory
         self._is_empty = is_empty
-        # Messages dequeued since the queue was last empty, and the bytes of their entries.
-        self.passed = 0
+        # Messages dequeued since the queue was last empty, the most of one entry, and the bytes of their entries.
+        self.passed = self._largest_entry = 0
         self._passed_bytes = 0
 
     def release(self) -> None:
@@ -139,12 +139,23 @@ class AutoScaledPermits(Permits):
 
     def on_queue_empty(self) -> None:
         """Process an empty queue found by the application."""
-        size = min(self._most, self.size * 2)
-        # As far as messages like the last ones would fit into the memory that is left.
-        if self.passed >= self.size < size and self._memory.has_room(size * self._passed_bytes // self.passed):
-            self._change(size)
-        self.passed = self._passed_bytes = 0
+        if self.passed >= self.size:
+            self._grow()
+        self.passed = self._largest_entry = self._passed_bytes = 0
         self.count(0)
+
+    def _grow(self) -> None:
+        for size in (2 * max(self.size, self._largest_entry), 2 * self.size):
+            size = min(self._most, size)
+            # As far as messages like the last ones would fit into the memory that is left.
+            if size > self.size and self._memory.has_room(size * self._passed_bytes // self.passed):
+                self._change(size)
+                return
+
+    def on_decoded(self, messages: int) -> None:
+        """Count an entry's messages, which are dequeued next."""
+        self.passed += messages
+        self._largest_entry = max(self._largest_entry, messages)
 
     def on_queued(self, delivery: Delivery) -> None:
         """Count an entry that waits here. Thread-safe, without lock."""

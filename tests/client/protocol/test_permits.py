@@ -76,7 +76,7 @@ def passed(made: AutoScaledPermits, count: int, size: int = 10) -> None:
         made.on_queued(delivery)
     for _ in range(count):
         made.on_removed(delivery)
-        made.passed += 1
+        made.on_decoded(1)
         made.count(1)
 
 
@@ -93,6 +93,38 @@ def test_scaled_doubles_when_emptied_and_room() -> None:
     passed(slow, 1)
     slow.on_receive_wait(is_empty=False)
     assert slow.size == 1
+
+
+def pass_entry(made: AutoScaledPermits, messages: int, size: int) -> None:
+    delivery = Delivery(command(0), bytes(size), 1)
+    made.on_queued(delivery)
+    made.on_removed(delivery)
+    made.on_decoded(messages)
+    made.count(messages)
+
+
+def test_scaled_grows_to_two_entries_at_once() -> None:
+    made, _, granted = scaled(1000, most=64)
+    pass_entry(made, 10, 100)
+    made.on_receive_wait(is_empty=True)
+    # The broker has sent 10 for one permit, and may send 20 now.
+    assert made.size == 20 and sum(granted) == 1 + 10 + 19
+    for messages in (10, 10):
+        pass_entry(made, messages, 100)
+    made.on_receive_wait(is_empty=True)
+    assert made.size == 40
+
+
+def test_scaled_doubles_when_two_entries_have_no_room() -> None:
+    made, _, _ = scaled(1000, most=64)
+    # Two such entries are 1,200 bytes.
+    pass_entry(made, 10, 600)
+    made.on_receive_wait(is_empty=True)
+    assert made.size == 2
+    pass_entry(made, 1, 600)
+    pass_entry(made, 1, 600)
+    made.on_receive_wait(is_empty=True)
+    assert made.size == 2
 
 
 def test_scaled_halves_when_memory_is_tight() -> None:

@@ -134,7 +134,7 @@ async def test_permits_scaled_queue_halves_over_limit(fake: FakeBroker, cores: C
     await deliver(fake, consumer, *singles(entry, entry + 1))
     assert take_all(consumer) == 1
     find_empty(consumer)
-    assert child.core.permits.size == 2
+    assert child.core.permits.size == 8
 
 
 @pytest.mark.asyncio
