@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from pyspark_pulsar.splitting import split_ranges
 if TYPE_CHECKING:
     import pyarrow
 
+    from pulsar_native import Reader
     from pulsar_native.schema import SchemaInfo
     from pyspark_pulsar.value_schema import ValueSchema
 
@@ -135,28 +137,29 @@ def _batches(
     check_keys(options)
     with Broker(options) as broker:
         broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
-        _check(options, broker, item)
-        reader = broker.reader(item.topic, item.start.message_id(item.partition))
-        try:
-            for batch in reader.arrow_batches(
-                end=item.end.message_id(item.partition),
-                columns=columns,
-                timeout_millis=options.poll_timeout_ms,
-                publish_time=pushed.within(options),
-            ):
-                kept = pushed.of_keys(batch)
-                if kept.num_rows:
-                    yield kept
-        except CryptoError as error:
-            keys = "the private key is not among those" if options.private_keys is not None else "give the private key"
-            raise CryptoError(
-                f"Messages of {item.topic} are encrypted: {keys} in option {READ_KEYS}, or set {READ_ACTION}=DISCARD "
-                f"to leave out those that cannot be decrypted ({error.message})"
-            ) from error
-        finally:
-            reader.close()
-        # Messages may have been trimmed during the read, which the broker does not report.
-        _check(options, broker, item)
+        with closing(broker.reader(item.topic, item.start.message_id(item.partition))) as reader:
+            _check(options, broker, item, reader)
+            try:
+                for batch in reader.arrow_batches(
+                    end=item.end.message_id(item.partition),
+                    columns=columns,
+                    timeout_millis=options.poll_timeout_ms,
+                    publish_time=pushed.within(options),
+                ):
+                    kept = pushed.of_keys(batch)
+                    if kept.num_rows:
+                        yield kept
+            except CryptoError as error:
+                raise CryptoError(
+                    f"Messages of {item.topic} are encrypted: {_keys_to_give(options)} in option {READ_KEYS}, or set "
+                    f"{READ_ACTION}=DISCARD to leave out those that cannot be decrypted ({error.message})"
+                ) from error
+            # Messages may have been trimmed during the read, which the broker does not report.
+            _check(options, broker, item, reader)
+
+
+def _keys_to_give(options: ReadOptions) -> str:
+    return "the private key is not among those" if options.private_keys is not None else "give the private key"
 
 
 def check_keys(options: ReadOptions) -> None:
@@ -171,7 +174,9 @@ def log_codec() -> None:
     _log.info("reading with the %s codec", codec())
 
 
-def _check(options: ReadOptions, broker: Broker, item: Range) -> None:
-    if options.finds_loss:
+def _check(options: ReadOptions, broker: Broker, item: Range, reader: Reader) -> None:
+    """Raise `DataLoss` if messages of the split are gone."""
+    # Whole ledgers are trimmed, never the one that is written: where the split begins in that, all of it is there.
+    if options.finds_loss and reader.get_last_message_id().ledger_id() != item.start.ledger:
         with broker.probe(item.topic) as probe:
             check_retained(item.topic, item.start, probe.first())

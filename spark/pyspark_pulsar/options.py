@@ -274,7 +274,7 @@ class ReadOptions:
             subscription_prefix=text_value("subscriptionPrefix", given["subscriptionPrefix"])
             if "subscriptionPrefix" in given
             else None,
-            receiver_queue_size=at_least(1, "pulsar.reader.receiverQueueSize", given, "1000"),
+            receiver_queue_size=at_least(1, "pulsar.reader.receiverQueueSize", given, "20000"),
             client_settings=tuple(sorted(settings.items())),
             max_messages_per_trigger=_limit("maxMessagesPerTrigger", given),
             max_bytes_per_trigger=_limit("maxBytesPerTrigger", given),

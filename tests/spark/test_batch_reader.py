@@ -243,6 +243,19 @@ def test_read_trimmed_before_task_fails_before_first_row(
         next(reader.read(split))
 
 
+@pytest.mark.proves("S9")
+def test_read_emptied_before_task_fails(broker: Broker, publish: Publish, namespace: Callable[[], str]) -> None:
+    space = namespace()
+    name = f"persistent://{space}/t"
+    (first,) = publish(name, ["1"])
+    reader = reader_of(broker, name)
+    (split,) = reader.partitions()
+    broker.admin("PUT", f"persistent/{space}/t/unload")
+    drop_closed_ledgers(broker, space, "t", first.ledger_id())
+    with pytest.raises(DataLoss, match="the topic holds none"):
+        next(reader.read(split))
+
+
 def drop_closed_ledgers(broker: Broker, space: str, topic: str, closed: int) -> None:
     """Let the broker delete what is not in the topic's open ledger, and wait until it has."""
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -338,10 +351,21 @@ def test_read_over_broken_connections_gives_rows_once(
             broker.admin("PUT", f"{name.replace('://', '/')}/unload")
         elif number == 2:
             between.cut(reset=True)
-    assert between.count(Command.SUBSCRIBE) >= 6, (
-        "a probe to plan, one before and one after, and the reader three times"
-    )
+    assert between.count(Command.SUBSCRIBE) >= 5, "a probe to plan, and the reader four times"
     assert found == [value.encode() for group in groups for value in group]
+
+
+def test_read_in_open_ledger_subscribes_once(
+    broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay
+) -> None:
+    name = topic()
+    publish(name, ["1"], ["2"])
+    between = relay(broker.service_url)
+    reader = PulsarBatchReader(ReadOptions.parse({"service.url": between.service_url, "topic": name}))
+    (split,) = reader.partitions()
+    planned = between.count(Command.SUBSCRIBE)
+    assert read_split(reader, split) == [b"1", b"2"]
+    assert between.count(Command.SUBSCRIBE) == planned + 1
 
 
 def test_read_from_silent_broker_times_out(broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay) -> None:
