@@ -47,8 +47,8 @@ _JAVA_OPTIONS = ("-Xmx1g",)
 _JAVA_WARM_UP_RUNS = 2
 _JAVA_WARM_UP_MESSAGES = 600_000
 PEERS = ("java", "drain")
-# Topics are read from the broker's memory, as by consumers that keep up. By default entries are kept for a second; those
-# of one message come ten times as slowly from the store, whoever reads.
+# Topics are read from the broker's memory, as by consumers that keep up. By default entries are kept for a second;
+# those of one message come ten times as slowly from the store, whoever reads.
 _CONF = {"managedLedgerCacheEvictionTimeThresholdMillis": "600000", "managedLedgerCacheSizeMB": "300"}
 
 

@@ -95,8 +95,9 @@ class AutoScaledPermits(Permits):
 
     The queue starts at 1, doubles up to its maximum when it was emptied faster than it could be filled and so many
     messages would fit into the memory that is left, and halves when permits are due while more than 95 % of the memory
-    are in use. A queue smaller than an entry, which is sent whole, grows to two such entries at once. Over the limit nothing is granted, except one permit to a consumer that has no messages and no permits
-    at the broker: so all make progress with any limit.
+    are in use. A queue smaller than an entry, which is sent whole, grows to two such entries at once. Over the limit
+    nothing is granted, except one permit to a consumer that has no messages and no permits at the broker: so all make
+    progress with any limit.
     """
 
     def __init__(
