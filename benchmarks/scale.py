@@ -5,7 +5,7 @@
 The real planner, splits and tasks of `pyspark_pulsar` run against a broker that counts commands and connections, in a
 process of its own; each partition holds ten messages. Spark itself is not started: its scheduler's share is not in the
 numbers. Prints one Markdown row per size: requests and CPU of the driver for a batch read, for the first and for an
-idle micro-batch of a stream; size of the pickled splits and of a checkpoint's offsets; requests of one task;
+idle micro-batch of a stream; size of the pickled splits and of a checkpoint's offsets; commands of one task;
 connections of all workers together.
 """
 
@@ -42,7 +42,7 @@ COLUMNS = (
     "first micro-batch: requests, CPU s",
     "idle micro-batch: requests, CPU s",
     "offsets, KB",
-    "requests of a task",
+    "commands of a task",
     "connections",
 )
 
