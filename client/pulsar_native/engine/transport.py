@@ -35,24 +35,8 @@ _MAX_BUFFERS = 512
 _PEEK_BYTES = 512
 # Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
-# Number of inline reads that sleep at once after polls in vain.
-_SPIN_PAUSE = 100
 
 Buffer = bytes | memoryview
-
-
-class _Spins:
-    """Polls of inline reads before the thread sleeps: their number, and how many reads polled in vain one by one.
-
-    After `most_vain` of these the next ones sleep at once, `vain` below 0 counting them: a receipt of a stored message
-    takes milliseconds; where all processors are busy the broker waits for the one that polls, and each request would
-    take the time of the polls longer.
-    """
-
-    __slots__ = ("most_vain", "polls", "vain")
-
-    def __init__(self, polls: int, most_vain: int) -> None:
-        self.polls, self.most_vain, self.vain = polls, most_vain, 0
 
 
 class Transport:
@@ -76,18 +60,13 @@ class Transport:
         self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
-        # Held by the reading thread. The next five are for inline reads: the epoll object the loop watches instead of
-        # the socket after the first one, the poll object an inline read waits with, the number of inline reads still to
-        # be refused, and the polls for receipts and for responses.
+        # Held by the reading thread. The next three are for inline reads: the epoll object the loop watches instead of
+        # the socket after the first one, the poll object an inline read waits with, and the number of inline reads
+        # still to be refused.
         self._reading = threading.Lock()
         self._watch: Any = None
         self._readiness: Any = None
         self._pause = 0
-        # Together 20 to 50 us for a receipt, as a near broker takes, and 70 to 150 us for a response: to be woken takes
-        # 10 us, and more where the processor has gone to sleep meanwhile. Three times as many made creating a reader
-        # slower on two cores, as the broker needs them for it.
-        self._receipt_spins = _Spins(60, 8)
-        self._response_spins = _Spins(200, 4)
 
     @property
     def local_port(self) -> int:
@@ -177,20 +156,14 @@ class Transport:
             self._engine.loop.add_reader(watch.fileno(), self._readable)
             self._watch = watch
 
-    def peek(self, seconds: float, *, is_response: bool) -> bytes:
+    def peek(self, seconds: float) -> bytes:
         """Wait for the next bytes and return their beginning without consuming them; b"" when none arrived in time.
 
-        It polls for a moment before the thread sleeps, as long as that is worth it.
+        The thread sleeps at once: one that polls first keeps a processor from a broker on the same machine, and the
+        bytes come later.
         """
-        poll = self._readiness.poll
-        spins = self._response_spins if is_response else self._receipt_spins
-        if spins.vain >= 0:
-            for _ in range(spins.polls):
-                if poll(0):
-                    spins.vain = 0
-                    return self._received(_PEEK_BYTES, socket.MSG_PEEK)
-        spins.vain = spins.vain + 1 if spins.vain < spins.most_vain else -_SPIN_PAUSE
-        return self._received(_PEEK_BYTES, socket.MSG_PEEK) if poll(seconds * 1000) else b""
+        ready = self._readiness.poll(seconds * 1000)
+        return self._received(_PEEK_BYTES, socket.MSG_PEEK) if ready else b""
 
     def discard(self, count: int) -> None:
         """Remove bytes that `peek` returned from the socket."""
