@@ -92,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     codecs = ("python", "compiled") if options.impl == "both" else (options.impl,)
     sides = [OFFICIAL, *(Side("pulsar_native", codec) for codec in codecs), *(Side(peer) for peer in options.peer)]
     with tempfile.TemporaryDirectory(prefix="pulsar-bench-") as folder:
-        standalone = brokers.Standalone(Path(folder) / "broker", tls=any(case.tls for case in cases), conf=_CONF)
+        tls = any(case.tls for case in cases)
+        # The heap's size is that of the direct memory, too, where the entries are, and as much again for its store.
+        standalone = brokers.Standalone(Path(folder) / "broker", tls=tls, conf=_CONF, heap="2g")
         standalone.start()
         try:
             standalone.wait_ready()
