@@ -109,7 +109,7 @@ class AutoScaledPermits(Permits):
         self._memory = memory
         self._is_empty = is_empty
         # Messages dequeued since the queue was last empty, the most of one entry, and the bytes of their entries.
-        self.passed = self._largest_entry = 0
+        self._passed = self._largest_entry = 0
         self._passed_bytes = 0
 
     def release(self) -> None:
@@ -135,27 +135,27 @@ class AutoScaledPermits(Permits):
 
     def on_receive_wait(self, is_empty: bool) -> None:
         """Process a waiting receiver."""
-        if self.passed and is_empty:
+        if self._passed and is_empty:
             self.on_queue_empty()
 
     def on_queue_empty(self) -> None:
         """Process an empty queue found by the application."""
-        if self.passed >= self.size:
+        if self._passed >= self.size:
             self._grow()
-        self.passed = self._largest_entry = self._passed_bytes = 0
+        self._passed = self._largest_entry = self._passed_bytes = 0
         self.count(0)
 
     def _grow(self) -> None:
         for size in (2 * max(self.size, self._largest_entry), 2 * self.size):
             size = min(self._most, size)
             # As far as messages like the last ones would fit into the memory that is left.
-            if size > self.size and self._memory.has_room(size * self._passed_bytes // self.passed):
+            if size > self.size and self._memory.has_room(size * self._passed_bytes // self._passed):
                 self._change(size)
                 return
 
     def on_decoded(self, messages: int) -> None:
         """Count an entry's messages, which are dequeued next."""
-        self.passed += messages
+        self._passed += messages
         self._largest_entry = max(self._largest_entry, messages)
 
     def on_queued(self, delivery: Delivery) -> None:
