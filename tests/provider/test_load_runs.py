@@ -23,6 +23,7 @@ from support.airflow_run import Run
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker
 from support.dag_blocks import dag_blocks
+from support.relay import NewRelay
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -211,16 +212,30 @@ def no_spark_is_left() -> None:
         time.sleep(0.2)
 
 
-def test_marked_failed_ends_the_load(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+def stalled_load(
+    stack: AirflowStack, dag_id: str, topic: str, output: Path, more: str, broker: Broker, relay: NewRelay
+) -> str:
+    """Write a DAG of one load whose broker does not answer, so that it runs however fast the machine loads 20 rows."""
+    stalled = relay(broker.service_url)
+    stalled.stall()
+    stack.define_connection("stalled", service_url=stalled.service_url, admin_url=broker.admin_url)
+    body = _LOAD.format(topic=topic, output=str(output), more=more).replace('"installed"', '"stalled"')
+    return stack.write_dag(dag_id, body, header="import os")
+
+
+def test_marked_failed_ends_the_load(
+    stack: AirflowStack, default_broker: Broker, relay: NewRelay, tmp_path: Path
+) -> None:
     topic = new_topic(default_broker, "marked")
     publish(default_broker, topic, range(20))
-    dag_id = load_dag(stack, "load_marked", topic, tmp_path / "out", 'interval="all"')
+    dag_id = stalled_load(stack, "load_marked", topic, tmp_path / "out", 'interval="all"', default_broker, relay)
     run = stack.run(dag_id, wait=False)
     stack.wait_log(run, "load", "Spark-Submit cmd")
     stack.mark_failed(run, "load")
     run.wait()
     no_spark_is_left()
     assert not (tmp_path / "out").exists()
+    load_dag(stack, "load_marked", topic, tmp_path / "out", 'interval="all"')
     stack.clear(run).succeeded()
     assert rows(tmp_path) == list(range(20))
 
@@ -243,14 +258,16 @@ def test_expired_and_deleted_loads_are_replayed(stack: AirflowStack, default_bro
 
 
 @pytest.mark.proves("A27", "A29")
-def test_timed_out_load_ends_and_leaves_nothing(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+def test_timed_out_load_ends_and_leaves_nothing(
+    stack: AirflowStack, default_broker: Broker, relay: NewRelay, tmp_path: Path
+) -> None:
     topic = new_topic(default_broker, "late")
     publish(default_broker, topic, range(20))
-    # The time is over while Spark starts, plans or reads.
-    late = 'interval="all", execution_timeout=datetime.timedelta(seconds=4)'
-    dag_id = load_dag(stack, "load_late", topic, tmp_path / "out", late)
+    more = 'interval="all", execution_timeout=datetime.timedelta(seconds=4)'
+    dag_id = stalled_load(stack, "load_late", topic, tmp_path / "out", more, default_broker, relay)
     run = stack.run(dag_id)
     assert run.task_states() == {"load": "failed"} and "AirflowTaskTimeout" in run.log("load")
+    assert "Spark-Submit cmd" in run.log("load")
     no_spark_is_left()
     assert not (tmp_path / "out").exists()
     load_dag(stack, "load_late", topic, tmp_path / "out", 'interval="all"')
