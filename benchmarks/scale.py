@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import time
@@ -42,7 +43,7 @@ COLUMNS = (
     "first micro-batch: requests, CPU s",
     "idle micro-batch: requests, CPU s",
     "offsets, KB",
-    "commands of a task",
+    "ranges and commands of a task",
     "connections",
 )
 
@@ -109,7 +110,7 @@ def run_task(work: tuple[ReadOptions, Split]) -> int:
     """Read a split as a task does; return the worker's process id."""
     options, split = work
     rows = sum(batch.num_rows for batch in read_split(options, split))
-    assert rows == ENTRIES, rows
+    assert rows == ENTRIES * len(split.ranges), rows
     return os.getpid()
 
 
@@ -132,11 +133,13 @@ def row(topics: int, partitions: int, tasks: int, workers: int) -> list[str]:
         sample = [(options, split) for split in splits[:: max(1, len(splits) // tasks)]][:tasks]
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
             used = len(set(pool.map(run_task, sample, chunksize=1)))
-        per_task = broker.requests() / len(sample)
+        per_task = (
+            f"{statistics.mean(len(split.ranges) for _, split in sample):.0f}, {broker.requests() / len(sample):.1f}"
+        )
         connections = f"{own} driver, {broker.connections - own} of {used} workers"
     return [
         f"{topics:,} × {partitions:,}", str(batch), f"{len(splits):,}, {len(pickle.dumps(splits)) // 1024:,}",
-        str(begin), str(idle), f"{len(json.dumps(to_document(end))) // 1024:,}", f"{per_task:.1f}", connections,
+        str(begin), str(idle), f"{len(json.dumps(to_document(end))) // 1024:,}", per_task, connections,
     ]  # fmt: skip
 
 

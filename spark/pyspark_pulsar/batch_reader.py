@@ -23,7 +23,7 @@ from pyspark_pulsar.encryption import READ_ACTION, READ_KEYS
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.pushdown import Pushed, narrow, push
-from pyspark_pulsar.splitting import split_ranges
+from pyspark_pulsar.splitting import joined, split_ranges
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,25 +37,31 @@ _log = logging.getLogger("pyspark_pulsar")
 
 
 class Split(InputPartition):
-    """Split: the messages of one topic partition that a task reads; `range` is never empty.
+    """Split: the messages that a task reads, of one topic partition or of several small ones; no range is empty.
 
     Pickled into the plan: positions and names, no options and no secret.
     """
 
-    def __init__(self, range: Range) -> None:
-        super().__init__(range.topic)
-        self.range = range
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(ranges[0].topic)
+        self.ranges = tuple(ranges)
+
+    def parts(self) -> list[Split]:
+        """Return a split for each range."""
+        return [Split([item]) for item in self.ranges]
 
     def __repr__(self) -> str:
-        return f"Split({self.range.topic} [{self.range.start}, {self.range.end}))"
+        return f"Split({', '.join(f'{item.topic} [{item.start}, {item.end})' for item in self.ranges)})"
 
 
-def make_splits(ranges: Sequence[Range]) -> list[Split]:
-    """Return one split per non-empty range, in the same order.
+def make_splits(ranges: Sequence[Range], *, joins: bool = True) -> list[Split]:
+    """Return the splits of the ranges, in the same order, one for each range that is not empty unless it `joins`.
 
     An empty range has none, since a task costs about 30 ms even without rows.
     """
-    return [Split(item) for item in ranges if not item.is_empty]
+    if joins:
+        return [Split(each) for each in joined(ranges)]
+    return [Split([item]) for item in ranges if not item.is_empty]
 
 
 class PulsarBatchReader(DataSourceReader):
@@ -67,7 +73,7 @@ class PulsarBatchReader(DataSourceReader):
         self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one split per topic partition with messages in the range, or more by the options for splitting.
+        """Return one split per topic partition with messages in the range, more or fewer by `splitting`.
 
         Blocks; called by the planner.
         """
@@ -78,7 +84,8 @@ class PulsarBatchReader(DataSourceReader):
         else:
             slack, pushed = self._options.time_slack_ms, self._pushed
             ranges = plan(self._options, pushed.wants, lambda item, probe: narrow(item, pushed, slack, probe))
-        return make_splits(split_ranges(self._options, ranges))
+        # Who says how large a task is gets that.
+        return make_splits(split_ranges(self._options, ranges), joins=not self._options.has_split_limits)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocks while iterated; called in a task.
@@ -106,9 +113,15 @@ def read_split(
 
     `values` is the decoding of the values, None for raw ones; `pushed` are filters to apply.
     """
-    if not isinstance(partition, Split):
-        return iter(())
-    item, pushed = partition.range, pushed or Pushed()
+    if isinstance(partition, Split):
+        for item in partition.ranges:
+            yield from _read_range(options, item, values, pushed or Pushed())
+
+
+def _read_range(
+    options: ReadOptions, item: Range, values: ValueSchema | None, pushed: Pushed
+) -> Iterator[pyarrow.RecordBatch]:
+    """Return the record batches of one range of a split; see `read_split`."""
     if values is None:
         return _batches(options, item, options.columns, pushed)
     return _decoded(options, item, values, pushed)
@@ -175,8 +188,8 @@ def log_codec() -> None:
 
 
 def _check(options: ReadOptions, broker: Broker, item: Range, reader: Reader) -> None:
-    """Raise `DataLoss` if messages of the split are gone."""
-    # Whole ledgers are trimmed, never the one that is written: where the split begins in that, all of it is there.
+    """Raise `DataLoss` if messages of the range are gone."""
+    # Whole ledgers are trimmed, never the one that is written: where the range begins in that, all of it is there.
     if options.finds_loss and reader.get_last_message_id().ledger_id() != item.start.ledger:
         with broker.probe(item.topic) as probe:
             check_retained(item.topic, item.start, probe.first())

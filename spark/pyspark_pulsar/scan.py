@@ -28,20 +28,24 @@ if TYPE_CHECKING:
 
 
 class Counted(NamedTuple):
-    """Rows read by one task for one split, and the task's codec."""
+    """Rows read by one task of one range, and the task's codec."""
 
     topic: str
     delivered: Delivered
     codec: str
 
 
-class _Counts(AccumulatorParam[dict[int, Counted]]):
-    """Accumulator of the counts by number of the split."""
+Counts = dict[tuple[int, int], Counted]
+"""Counts by number of the split and of its range."""
 
-    def zero(self, value: dict[int, Counted]) -> dict[int, Counted]:
+
+class _Counts(AccumulatorParam[Counts]):
+    """Accumulator of the counts."""
+
+    def zero(self, value: Counts) -> Counts:
         return {}
 
-    def addInPlace(self, value1: dict[int, Counted], value2: dict[int, Counted]) -> dict[int, Counted]:
+    def addInPlace(self, value1: Counts, value2: Counts) -> Counts:
         value1.update(value2)
         return value1
 
@@ -51,7 +55,7 @@ class Scan:
     """Frame of a scan, and what its tasks have counted when an action on it has ended."""
 
     frame: DataFrame
-    counts: Accumulator[dict[int, Counted]]
+    counts: Accumulator[Counts]
 
     def delivered(self) -> dict[str, Delivered]:
         """Return number, first and last row by topic partition."""
@@ -110,21 +114,24 @@ def _map_in_arrow(frame: DataFrame, function: _Map, columns: StructType) -> Data
     return DataFrame(plan._jdf.mapInArrow(given._jc, False, None), frame.sparkSession)
 
 
-def _reading(reader: DataSourceReader, splits: list[bytes], counts: Accumulator[dict[int, Counted]]) -> _Map:
+def _reading(reader: DataSourceReader, splits: list[bytes], counts: Accumulator[Counts]) -> _Map:
     def read(numbers: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                tally = _Tally()
-                for rows in reader.read(pickle.loads(splits[number])):
-                    tally.add(rows)
-                    yield rows
-                counts.add(tally.counted(number))
+                found: Counts = {}
+                for index, part in enumerate(pickle.loads(splits[number]).parts()):
+                    tally = _Tally()
+                    for rows in reader.read(part):
+                        tally.add(rows)
+                        yield rows
+                    found |= tally.counted(number, index)
+                counts.add(found)
 
     return read
 
 
 class _Tally:
-    """Number, first and last row of one split, whose rows are in the order of the topic."""
+    """Number, first and last row of one range, whose rows are in the order of the topic."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -141,14 +148,14 @@ class _Tally:
         self._rows += batch.num_rows
         self._last = batch.slice(batch.num_rows - 1)
 
-    def counted(self, number: int) -> dict[int, Counted]:
+    def counted(self, number: int, index: int) -> Counts:
         """Return the counts for the accumulator."""
         from pulsar_native.diagnostics import codec
 
         if self._first is None:
             return {}
         delivered = Delivered(self._rows, self._first, _place(self._last, 0)[1])
-        return {number: Counted(self._topic, delivered, codec())}
+        return {(number, index): Counted(self._topic, delivered, codec())}
 
 
 def _place(batch: pyarrow.RecordBatch, row: int) -> tuple[str, Position]:

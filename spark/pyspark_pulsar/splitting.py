@@ -1,9 +1,10 @@
-"""Splitting of frozen ranges for more tasks than topic partitions.
+"""Splitting of frozen ranges for more tasks than topic partitions, and joining of small ones for fewer.
 
 By minPartitions, maxEntriesPerPartition or maxBytesPerPartition, and without these by a default size in bytes if there
 is an admin interface. Rules: a split begins at an entry, never inside one. The splits of a range cover it without gap
 or overlap whatever the ledger sizes are, so that wrong or outdated numbers only make them uneven. Entries are counted,
-not messages: a batch is one entry, and transaction markers count. Pure but for `split_ranges`, which queries the admin
+not messages: a batch is one entry, and transaction markers count. Which ranges share a task depends on the ranges
+alone, so that a repeated micro-batch has the same tasks. Pure but for `split_ranges`, which queries the admin
 interface.
 """
 
@@ -24,6 +25,11 @@ from pyspark_pulsar.positions import Position
 DEFAULT_BYTES = 64 * 1024 * 1024
 # Entries of one ledger for which the broker is not asked by default: batches of the usual size make half of that.
 _FEW_ENTRIES = 256
+# Ranges share a task up to so many entries, and while there are so many tasks at the least. A range counts as some
+# entries more than it has, for its reader: as the costs of opening a file (openCostInBytes) in Spark's file sources.
+_JOINED_ENTRIES = 512
+_LEAST_TASKS = 32
+_COSTS_OF_READER = 4
 
 _log = logging.getLogger("pyspark_pulsar")
 
@@ -66,6 +72,33 @@ def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
 
 def _is_small(item: Range) -> bool:
     return item.start.ledger == item.end.ledger and item.end.entry - item.start.entry < _FEW_ENTRIES
+
+
+def joined(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
+    """Return the ranges that are not empty by task, in the same order: small neighbours share one.
+
+    A task costs about as much as the reading of 50,000 messages of 100 B. How many entries a range over several ledgers
+    has is not known; it has a task of its own. Pieces of one topic partition were cut to be tasks of their own.
+    """
+    filled = [item for item in ranges if not item.is_empty]
+    weights = [_weight(item) for item in filled]
+    limit = min(_JOINED_ENTRIES, sum(weight for weight in weights if weight is not None) // _LEAST_TASKS)
+    found: list[list[Range]] = []
+    left = 0
+    for item, weight in zip(filled, weights, strict=True):
+        if weight is not None and weight <= left and found[-1][-1].topic != item.topic:
+            found[-1].append(item)
+            left -= weight
+        else:
+            found.append([item])
+            left = 0 if weight is None else limit - weight
+    return [tuple(each) for each in found]
+
+
+def _weight(item: Range) -> int | None:
+    if item.start.ledger != item.end.ledger:
+        return None
+    return item.end.entry - item.start.entry + _COSTS_OF_READER
 
 
 def entries_within(size: int, runs: Sequence[tuple[int, int, int]], ledgers: Sequence[Ledger]) -> int:

@@ -97,7 +97,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_document(ends) if ends else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one split per topic partition with messages between the offsets. Blocks.
+        """Return one split per topic partition with messages between the offsets, small ones joined. Blocks.
 
         Raises `DataLoss` if some of them are gone: checked here for the first micro-batch with messages of a partition
         after a start, whose offset may be old, and in the task for all of them.

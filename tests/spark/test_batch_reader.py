@@ -84,6 +84,27 @@ def test_partitions_one_split_per_topic_partition(broker: Broker, topic: NewTopi
     assert values(PulsarBatchReader(ReadOptions.parse(options))) == [b"p0", b"p1", b"p2", b"q"]
 
 
+def test_partitions_small_topic_partitions_share_tasks(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic(partitions=66)
+    for index in range(66):
+        publish(f"{name}-partition-{index}", [f"{index}a", f"{index}b"])
+    splits = reader_of(broker, name).partitions()
+    assert [len(split.parts()) for split in splits] == [2] * 33
+    wanted = [f"{index}{each}".encode() for index in range(66) for each in "ab"]
+    assert values(reader_of(broker, name)) == wanted
+    # Who says how large a task is gets a task for each.
+    limits = {"admin.url": broker.admin_url, "maxEntriesPerPartition": "1000"}
+    assert len(reader_of(broker, name, **limits).partitions()) == 66
+    # A task ends with the first of its ranges that cannot be read.
+    reader = reader_of(broker, name)
+    first = reader.partitions()[0]
+    for _ in range(2):
+        assert read_split(reader, first) == wanted[:4], "a second try of the task reads the same"
+    broker.admin("DELETE", f"persistent/{name.removeprefix('persistent://')}-partition-1?force=true")
+    with pytest.raises(TopicNotFound, match="partition-1"):
+        read_split(reader, first)
+
+
 @pytest.mark.proves("S3")
 def test_partitions_pattern_takes_existing_topics(
     broker: Broker, publish: Publish, topic: NewTopic, namespace: Callable[[], str]
@@ -428,9 +449,9 @@ PREFIX = "persistent://public/default/t-partition-"
 def test_splits_of_ranges_pickle() -> None:
     ranges = [Range(f"{PREFIX}{i}", Position(1, 0), Position(1, end)) for i, end in enumerate((5, 0, 7))]
     splits = make_splits(ranges)
-    assert [split.range for split in splits] == [ranges[0], ranges[2]]
+    assert [split.ranges for split in splits] == [(ranges[0],), (ranges[2],)]
     assert [split.value for split in splits] == [f"{PREFIX}0", f"{PREFIX}2"]
-    assert [pickle.loads(pickle.dumps(split)).range for split in splits] == [ranges[0], ranges[2]]
+    assert [pickle.loads(pickle.dumps(split)).ranges for split in splits] == [(ranges[0],), (ranges[2],)]
     assert repr(splits[0]) == f"Split({PREFIX}0 [1:0, 1:5))"
 
 

@@ -240,7 +240,8 @@ def test_pushdown_plans_with_one_reader_a_partition(
     reader = PulsarPushdownReader(options)
     reader.pushFilters([GreaterThan(("__publishTime",), _EPOCH), EqualTo(("__messageId",), id_.serialize())])
     (split,) = reader.partitions()
-    assert (split.range.topic, split.range.start.entry) == (f"{name}-partition-1", id_.entry_id())
+    (item,) = split.ranges
+    assert (item.topic, item.start.entry) == (f"{name}-partition-1", id_.entry_id())
     # A reader attaches again after a seek, under its number.
     subscribed = [command.subscribe for command in commands_of(between, Command.SUBSCRIBE)]
     assert {each.topic for each in subscribed} == {f"{name}-partition-1"}, "the other partition is not wanted"

@@ -63,6 +63,22 @@ def test_scan_counts_by_topic_partition(spark: SparkSession, options: dict[str, 
     assert found.delivered() == {name: Delivered(len(each), min(each), max(each)) for name, each in places.items()}
 
 
+def test_scan_counts_ranges_that_share_a_task(
+    spark: SparkSession, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic(partitions=66)
+    for index in range(66):
+        publish(f"{name}-partition-{index}", [f"{index}a", f"{index}b"])
+    options = {"service.url": broker.service_url, "topic": name, "columns": COLUMNS, "startingOffsets": "earliest"}
+    found = scanned(spark, options)
+    assert found.frame.rdd.getNumPartitions() == 33
+    rows = found.frame.select("value").collect()
+    assert sorted(row["value"] for row in rows) == sorted(f"{n}{each}".encode() for n in range(66) for each in "ab")
+    delivered = found.delivered()
+    assert {topic: each.rows for topic, each in delivered.items()} == {f"{name}-partition-{n}": 2 for n in range(66)}
+    assert all(each.first < each.last for each in delivered.values())
+
+
 def test_scan_of_nothing_has_no_rows(spark: SparkSession, broker: Broker, topic: NewTopic) -> None:
     options = {"service.url": broker.service_url, "topic": topic(partitions=2), "columns": COLUMNS}
     found = scanned(spark, {**options, "startingOffsets": "earliest"})

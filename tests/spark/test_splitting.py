@@ -15,7 +15,7 @@ from pyspark_pulsar.broker import Ledger
 from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
-from pyspark_pulsar.splitting import cut, entries_within, runs_of
+from pyspark_pulsar.splitting import cut, entries_within, joined, runs_of
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 
@@ -45,6 +45,45 @@ def test_splits_cover_the_range(size: int, ledgers: list[Ledger]) -> None:
     assert (pieces[0].start, pieces[-1].end) == (whole.start, whole.end)
     assert all(one.end == two.start and not one.is_empty for one, two in pairwise(pieces))
     assert all(sum(count for *_, count in runs_of(piece, ledgers)) <= size + 1 for piece in pieces)
+
+
+def few_of_each(*counts: int) -> list[Range]:
+    """Return ranges of topics with these numbers of entries."""
+    return [Range(f"t-{n}", Position(7, 10), Position(7, 10 + count)) for n, count in enumerate(counts)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "tasks"),
+    [
+        ([1] * 31, [1] * 31),
+        ([1] * 64, [2] * 32),
+        ([1] * 256, [8] * 32),
+        ([8] * 256, [5] * 51 + [1]),
+        ([1] * 3200, [12] * 266 + [8]),
+        ([10] * 24, [1] * 24),
+        ([60] * 100, [1] * 100),
+        ([70] * 100, [1] * 100),
+        ([1, 500, 1, 1, *[1] * 60], [1, 1, *[5] * 12, 2]),
+        ([1, 0, 1], [1, 1]),
+        ([], []),
+    ],
+)
+def test_joined_tasks_are_neither_small_nor_few(counts: list[int], tasks: list[int]) -> None:
+    ranges = few_of_each(*counts)
+    found = joined(ranges)
+    assert [len(each) for each in found] == tasks
+    assert [item for each in found for item in each] == [item for item in ranges if not item.is_empty]
+
+
+def test_joined_leaves_ranges_of_unknown_size_alone() -> None:
+    ranges = few_of_each(*[1] * 128)
+    ranges[1] = Range("t-1", Position(7, 10), Position(8, 2))
+    assert [len(each) for each in joined(ranges)][:3] == [1, 1, 3]
+
+
+def test_joined_keeps_pieces_of_one_range_apart() -> None:
+    pieces = [Range("t", Position(7, n), Position(7, n + 1)) for n in range(100)]
+    assert joined(pieces) == [(piece,) for piece in pieces]
 
 
 @pytest.mark.parametrize(

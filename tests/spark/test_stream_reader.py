@@ -58,6 +58,18 @@ def text_of(message_id: MessageId) -> str:
     return f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.batch_index()}"
 
 
+def test_stream_small_topic_partitions_share_tasks(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic(partitions=66)
+    one = reader(name)
+    start = one.initialOffset()
+    for index in range(66):
+        publish(f"{name}-partition-{index}", [str(index)])
+    end = one.latestOffset(start, ReadAllAvailable())
+    assert len(one.partitions(start, end)) == 33
+    assert repr(one.partitions(start, end)) == repr(one.partitions(start, end)), "a repeated one has the same tasks"
+    assert sorted(map(int, values(one, start, end))) == list(range(66))
+
+
 def test_offset_is_readable_json_of_positions(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
     name = topic(partitions=2)
     ids = publish(f"{name}-partition-1", ["a", "b"], ["c"])

@@ -15,6 +15,7 @@ from pulsar_native.protocol.entry_decoder import Delivery
 _NEVER = 1 << 62
 # Share of the memory limit from which auto-scaled queues shrink.
 _TIGHT = 0.95
+_FASTEST_GROWTH = 8
 
 
 class ReceiverMemory(Protocol):
@@ -93,9 +94,10 @@ class Permits:
 class AutoScaledPermits(Permits):
     """Permits of a queue that grows while it is too small, within the client's memory limit (PIP-74).
 
-    The queue starts at 1, doubles up to its maximum when it was emptied faster than it could be filled and so many
-    messages would fit into the memory that is left, and halves when permits are due while more than 95 % of the memory
-    are in use. A queue smaller than an entry, which is sent whole, grows to two such entries at once. Over the limit
+    The queue starts at 1, grows up to its maximum when it was emptied faster than it could be filled, and halves when
+    permits are due while more than 95 % of the memory are in use. It becomes twice as large, and eight times, since
+    each step is a wait for the broker, if more than one message was dequeued and so many like these would fit into the
+    memory that is left. A queue smaller than an entry, which is sent whole, counts as one such entry. Over the limit
     nothing is granted, except one permit to a consumer that has no messages and no permits at the broker: so all make
     progress with any limit.
     """
@@ -146,7 +148,10 @@ class AutoScaledPermits(Permits):
         self.count(0)
 
     def _grow(self) -> None:
-        for size in (2 * max(self.size, self._largest_entry), 2 * self.size):
+        least = max(self.size, self._largest_entry)
+        # Whoever waits for one message at a time needs no long queue.
+        most = _FASTEST_GROWTH if self._passed > 1 else 2
+        for size in (most * least, 2 * least, 2 * self.size):
             size = min(self._most, size)
             # As far as messages like the last ones would fit into the memory that is left.
             if size > self.size and self._memory.has_room(size * self._passed_bytes // self._passed):

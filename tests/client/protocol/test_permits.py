@@ -80,14 +80,15 @@ def passed(made: AutoScaledPermits, count: int, size: int = 10) -> None:
         made.count(1)
 
 
-def test_scaled_doubles_when_emptied_and_room() -> None:
-    made, memory, granted = scaled(1000)
+def test_scaled_grows_eightfold_when_emptied_and_room() -> None:
+    made, memory, granted = scaled(10_000, most=100)
     sizes = []
     for _ in range(5):
         sizes.append(made.size)
         passed(made, made.size)
         made.on_receive_wait(is_empty=True)
-    assert sizes == [1, 2, 4, 8, 8] and memory.used == 0 and sum(granted) == 1 + sum(sizes) + 7
+    assert sizes == [1, 2, 16, 100, 100] and memory.used == 0
+    assert sum(granted) + made.to_return == 1 + sum(sizes) + 99
     # Not emptied at once: no reason to grow.
     slow, _, _ = scaled(1000)
     passed(slow, 1)
@@ -103,16 +104,28 @@ def pass_entry(made: AutoScaledPermits, messages: int, size: int) -> None:
     made.count(messages)
 
 
-def test_scaled_grows_to_two_entries_at_once() -> None:
-    made, _, granted = scaled(1000, most=64)
+def test_scaled_doubles_where_eight_times_has_no_room() -> None:
+    # As many as 70 messages of 10 bytes fit.
+    made, memory, _ = scaled(700, most=100)
+    sizes = []
+    for _ in range(7):
+        sizes.append(made.size)
+        passed(made, made.size)
+        made.on_receive_wait(is_empty=True)
+    assert sizes == [1, 2, 16, 32, 64, 64, 64] and memory.used == 0
+
+
+@pytest.mark.parametrize(("limit", "first", "second"), [(100_000, 80, 640), (700, 20, 40)])
+def test_scaled_grows_by_entries_at_once(limit: int, first: int, second: int) -> None:
+    made, _, granted = scaled(limit, most=1000)
     pass_entry(made, 10, 100)
     made.on_receive_wait(is_empty=True)
-    # The broker has sent 10 for one permit, and may send 20 now.
-    assert made.size == 20 and sum(granted) == 1 + 10 + 19
-    for messages in (10, 10):
-        pass_entry(made, messages, 100)
+    # The broker has sent 10 for one permit, and may send eight or two such entries now.
+    assert made.size == first and sum(granted) == 1 + 10 + first - 1
+    for _ in range(first // 10):
+        pass_entry(made, 10, 100)
     made.on_receive_wait(is_empty=True)
-    assert made.size == 40
+    assert made.size == second
 
 
 def test_scaled_doubles_when_two_entries_have_no_room() -> None:
