@@ -112,6 +112,22 @@ class Env:
         self._open.append(client)
         return client
 
+    def filled(self, count: int = 5, **options: Any) -> tuple[Any, str, list[Any]]:
+        """Return a client, a topic with messages 0, 1, …, and their ids."""
+        client, topic = self.client(), self.topic()
+        producer = client.create_producer(topic, **options)
+        ids = [producer.send(b"%d" % number) for number in range(count)]
+        return client, topic, ids
+
+    def batch(self, count: int = 5) -> tuple[Any, str]:
+        """Return a client and a topic with one entry of so many messages."""
+        client, topic = self.client(), self.topic()
+        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
+        for number in range(count):
+            producer.send_async(b"%d" % number, lambda result, place: None)
+        producer.flush()
+        return client, topic
+
     def close(self) -> None:
         """Close what is open."""
         for each in self._open:

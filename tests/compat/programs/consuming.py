@@ -1,4 +1,4 @@
-"""Consumers: receiving, acknowledging, redelivery, seeking, listeners, several topics."""
+"""Consumers: receiving, acknowledging, redelivery, several topics."""
 
 from __future__ import annotations
 
@@ -8,25 +8,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from compat.program import Calls, Env, Observed, program, text
-
-
-def _filled(env: Env, count: int = 5, **options: Any) -> tuple[Any, str, list[Any]]:
-    """Return a client, a topic with messages 0, 1, …, and their ids."""
-    client, topic = env.client(), env.topic()
-    producer = client.create_producer(topic, **options)
-    ids = [producer.send(b"%d" % number) for number in range(count)]
-    return client, topic, ids
-
-
-def _batch(env: Env, count: int = 5) -> tuple[Any, str]:
-    """Return a client and a topic with one entry of so many messages."""
-    client, topic = env.client(), env.topic()
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
-    for number in range(count):
-        producer.send_async(b"%d" % number, lambda result, place: None)
-    producer.flush()
-    return client, topic
+from compat.program import Env, Observed, program, text
 
 
 @program()
@@ -64,7 +46,7 @@ def receive_true(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def acknowledge_by_message_and_id(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 0)
+    client, topic, _ = env.filled(0)
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     for number in range(4):
@@ -83,7 +65,7 @@ def acknowledge_by_message_and_id(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def acknowledge_cumulative(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env)
+    client, topic, _ = env.filled()
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     messages = env.drain(consumer, 5)
     answer = consumer.acknowledge_cumulative(messages[2])
@@ -93,7 +75,7 @@ def acknowledge_cumulative(pulsar: ModuleType, env: Env) -> Observed:
 
 @program(cases={"shared": ("Shared",), "key shared": ("KeyShared",)})
 def acknowledge_cumulative_refused(pulsar: ModuleType, env: Env, kind: str) -> Observed:
-    client, topic, _ = _filled(env, 1)
+    client, topic, _ = env.filled(1)
     consumer = client.subscribe(
         topic, "sub", getattr(pulsar.ConsumerType, kind), initial_position=pulsar.InitialPosition.Earliest
     )
@@ -106,7 +88,7 @@ def acknowledge_cumulative_refused(pulsar: ModuleType, env: Env, kind: str) -> O
 
 @program()
 def acknowledge_part_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = _batch(env)
+    client, topic = env.batch()
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     messages = env.drain(consumer, 5)
     for number in (0, 2):
@@ -117,7 +99,7 @@ def acknowledge_part_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def acknowledge_part_with_indexes(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = _batch(env)
+    client, topic = env.batch()
     consumer = client.subscribe(
         topic, "sub", initial_position=pulsar.InitialPosition.Earliest, batch_index_ack_enabled=True
     )
@@ -130,7 +112,7 @@ def acknowledge_part_with_indexes(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def negative_acknowledge(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 3)
+    client, topic, _ = env.filled(3)
     consumer = client.subscribe(
         topic, "sub", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
         negative_ack_redelivery_delay_ms=100,
@@ -148,7 +130,7 @@ def negative_acknowledge(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def negative_acknowledge_one_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = _batch(env)
+    client, topic = env.batch()
     consumer = client.subscribe(
         topic, "sub", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
         negative_ack_redelivery_delay_ms=100,
@@ -160,7 +142,7 @@ def negative_acknowledge_one_of_a_batch(pulsar: ModuleType, env: Env) -> Observe
 
 @program()
 def redeliver_all(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 3)
+    client, topic, _ = env.filled(3)
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     messages = env.drain(consumer, 3)
     consumer.acknowledge(messages[0])
@@ -170,7 +152,7 @@ def redeliver_all(pulsar: ModuleType, env: Env) -> Observed:
 
 @program(seconds=40)
 def unacked_time_out(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 1)
+    client, topic, _ = env.filled(1)
     consumer = client.subscribe(
         topic, "sub", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
         unacked_messages_timeout_ms=10_000,
@@ -182,118 +164,8 @@ def unacked_time_out(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
-def seek_to_a_message(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, ids = _filled(env)
-    found = {}
-    for inclusive in (False, True):
-        consumer = client.subscribe(topic, f"sub-{inclusive}", start_message_id_inclusive=inclusive)
-        answer = consumer.seek(ids[2])
-        found[str(inclusive)] = [answer, env.more(consumer)]
-        consumer.close()
-    return found
-
-
-@program()
-def seek_to_a_message_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = _batch(env)
-    found = {}
-    for inclusive in (False, True):
-        consumer = client.subscribe(
-            topic, f"sub-{inclusive}", start_message_id_inclusive=inclusive,
-            initial_position=pulsar.InitialPosition.Earliest,
-        )  # fmt: skip
-        place = env.drain(consumer, 5)[2].message_id()
-        consumer.seek(place)
-        found[str(inclusive)] = env.more(consumer)
-        consumer.close()
-    return found
-
-
-@program()
-def seek_to_a_wrapped_id(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, ids = _filled(env)
-    consumer = client.subscribe(topic, "sub")
-    consumer.seek(pulsar.MessageId.wrap(ids[3]))
-    return {"after": env.more(consumer)}
-
-
-@program()
-def seek_to_the_ends(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env)
-    consumer = client.subscribe(topic, "sub")
-    consumer.seek(pulsar.MessageId.earliest)
-    first = env.more(consumer)
-    consumer.seek(pulsar.MessageId.latest)
-    last = env.more(consumer)
-    client.create_producer(topic).send(b"new")
-    return {"earliest": first, "latest": last, "new": env.more(consumer)}
-
-
-@program()
-def seek_to_the_ends_inclusive(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env)
-    consumer = client.subscribe(topic, "sub", start_message_id_inclusive=True)
-    consumer.seek(pulsar.MessageId.earliest)
-    first = env.more(consumer)
-    consumer.seek(pulsar.MessageId.latest)
-    return {"earliest": first, "latest": env.more(consumer)}
-
-
-@program()
-def seek_to_a_time(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 2)
-    time.sleep(0.05)
-    middle = int(time.time() * 1000)
-    client.create_producer(topic).send(b"new")
-    consumer = client.subscribe(topic, "sub")
-    consumer.seek(middle)
-    after = env.more(consumer)
-    consumer.seek(0)
-    return {"after": after, "all": env.more(consumer)}
-
-
-@program()
-def seek_of_partitions(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic(partitions=2)
-    producer = client.create_producer(topic)
-    ids = [producer.send(b"%d" % number) for number in range(4)]
-    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
-    env.drain(consumer, 4)
-    found: Observed = {"id": env.error(lambda: consumer.seek(ids[0]))}
-    for label, position in {"earliest": pulsar.MessageId.earliest, "time": 0}.items():
-        found[label] = env.error(lambda: consumer.seek(position))  # noqa: B023
-        found[f"{label} again"] = sorted(env.more(consumer))
-    return found
-
-
-@program()
-def seek_after_acknowledging(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, ids = _filled(env)
-    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
-    for message in env.drain(consumer, 5):
-        consumer.acknowledge(message)
-    consumer.seek(ids[1])
-    again = env.more(consumer)
-    consumer.close()
-    return {"again": again, "later": env.more(client.subscribe(topic, "sub"))}
-
-
-@program()
-def last_message_id(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, ids = _filled(env, 3)
-    consumer = client.subscribe(topic, "sub")
-    last = consumer.get_last_message_id()
-    empty = client.subscribe(env.topic("empty"), "sub").get_last_message_id()
-    return {
-        "equal": last == ids[2],
-        "values": [last.entry_id(), last.partition(), last.batch_index()],
-        "empty": [empty.ledger_id() >= 0, empty.entry_id()],
-    }
-
-
-@program()
 def unsubscribe(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 1)
+    client, topic, _ = env.filled(1)
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     answer = consumer.unsubscribe()
     return {
@@ -313,170 +185,6 @@ def busy_subscription(pulsar: ModuleType, env: Env) -> Observed:
     other = env.error(lambda: client.subscribe(topic, "sub", pulsar.ConsumerType.Shared))
     first.close()
     return {"second": second, "other type": other, "after": env.error(lambda: client.subscribe(topic, "sub"))}
-
-
-@program()
-def listener(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls, errors, kinds = Calls(), [], []
-
-    def hear(consumer: Any, message: Any) -> None:
-        errors.append(env.error(lambda: consumer.acknowledge(message)))
-        kinds.append([isinstance(consumer, pulsar.Consumer), isinstance(message, pulsar.Message)])
-        calls(consumer, message)
-
-    consumer = client.subscribe(topic, "sub", message_listener=hear)
-    producer = client.create_producer(topic)
-    for number in range(3):
-        producer.send(b"%d" % number)
-    called = calls.wait(3)
-    return {
-        "called": called,
-        "contents": [text(message.data()) for _, message in calls.seen],
-        "kinds": kinds,
-        "errors": errors,
-        "topic": env.short(calls.seen[0][0].topic()),
-        "subscription": calls.seen[0][0].subscription_name(),
-        "thread": [len(calls.threads), threading.current_thread().name in calls.threads],
-        "receive": env.error(lambda: consumer.receive(100)),
-        "receive for ever": env.error(consumer.receive),
-        "batch": env.error(consumer.batch_receive),
-    }
-
-
-@program()
-def listener_paused(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls = Calls()
-    consumer = client.subscribe(topic, "sub", message_listener=calls)
-    producer = client.create_producer(topic)
-    producer.send(b"0")
-    calls.wait(1)
-    answers = [consumer.pause_message_listener()]
-    producer.send(b"1")
-    time.sleep(0.4)
-    during = len(calls.seen)
-    answers.append(consumer.resume_message_listener())
-    twice = [consumer.resume_message_listener, consumer.pause_message_listener, consumer.pause_message_listener]
-    return {
-        "answers": answers,
-        "during": during,
-        "after": calls.wait(2),
-        "twice": [env.error(each) for each in twice],
-    }
-
-
-@program()
-def pause_without_listener(pulsar: ModuleType, env: Env) -> Observed:
-    consumer = env.client().subscribe(env.topic(), "sub")
-    return {
-        "pause": env.error(consumer.pause_message_listener),
-        "resume": env.error(consumer.resume_message_listener),
-    }
-
-
-@program()
-def listener_that_raises(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls = Calls()
-
-    def hear(consumer: Any, message: Any) -> None:
-        calls(consumer, message)
-        if message.data() == b"0":
-            raise ValueError("of the application")
-
-    client.subscribe(topic, "sub", message_listener=hear)
-    producer = client.create_producer(topic)
-    for number in range(3):
-        producer.send(b"%d" % number)
-    return {"called": calls.wait(3, 5)}
-
-
-@program()
-def listener_at_close(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls, failed = Calls(), []
-
-    def hear(consumer: Any, message: Any) -> None:
-        time.sleep(0.002)
-        calls(consumer, message)
-        if (error := env.error(lambda: consumer.acknowledge(message))) is not None:
-            failed.append(error)
-
-    consumer = client.subscribe(topic, "sub", message_listener=hear)
-    producer = client.create_producer(topic)
-    for _ in range(500):
-        producer.send_async(b"x", lambda result, place: None)
-    producer.flush()
-    calls.wait(20)
-    before = len(calls.seen)
-    consumer.close()
-    after = len(calls.seen)
-    time.sleep(0.5)
-    return {
-        "few during close": after - before <= 5,
-        "none after": len(calls.seen) - after <= 1,
-        "failed": len(failed) <= 1,
-    }
-
-
-@program()
-def close_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls = Calls()
-
-    def hear(consumer: Any, message: Any) -> None:
-        consumer.acknowledge(message)
-        calls(env.error(consumer.close))
-
-    client.subscribe(topic, "sub", message_listener=hear)
-    client.create_producer(topic).send(b"x")
-    return {
-        "called": calls.wait(1),
-        "error": calls.seen[0][0],
-        "again": env.error(lambda: client.subscribe(topic, "sub")),
-    }
-
-
-@program()
-def close_of_the_subscribed_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls, made = Calls(), list[Any]()
-
-    def hear(consumer: Any, message: Any) -> None:
-        consumer.acknowledge(message)
-        calls(env.error(made[0].close))
-
-    made.append(client.subscribe(topic, "sub", message_listener=hear))
-    client.create_producer(topic).send(b"x")
-    return {
-        "called": calls.wait(1),
-        "error": calls.seen[0][0],
-        "again": env.error(lambda: client.subscribe(topic, "sub")),
-    }
-
-
-@program()
-def listener_at_client_close(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, calls = env.client(), env.topic(), Calls()
-
-    def hear(consumer: Any, message: Any) -> None:
-        time.sleep(0.002)
-        calls(env.error(lambda: consumer.acknowledge(message)))
-
-    client.subscribe(topic, "sub", message_listener=hear)
-    producer = client.create_producer(topic, batching_enabled=True)
-    for _ in range(300):
-        producer.send_async(b"x", lambda result, place: None)
-    producer.flush()
-    calls.wait(10)
-    client.close()
-    after = len(calls.seen)
-    time.sleep(0.5)
-    return {
-        "none after": len(calls.seen) - after <= 1,
-        "failed": sum(error is not None for (error,) in calls.seen) <= 1,
-    }
 
 
 @program()
@@ -613,7 +321,7 @@ def no_queue_over_partitions(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def initial_positions(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 2)
+    client, topic, _ = env.filled(2)
     positions = pulsar.InitialPosition
     return {
         name: env.more(client.subscribe(topic, name, initial_position=getattr(positions, name)))
@@ -632,7 +340,7 @@ def compacted(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def closed_consumer(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, ids = _filled(env, 2)
+    client, topic, ids = env.filled(2)
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     message = consumer.receive(10_000)
     consumer.close()
@@ -664,7 +372,7 @@ def closed_while_receiving(pulsar: ModuleType, env: Env) -> Observed:
 
 @program()
 def message_outlives_the_client(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic, _ = _filled(env, 1)
+    client, topic, _ = env.filled(1)
     message = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest).receive(10_000)
     client.close()
     return {"data": text(message.data()), "entry": message.message_id().entry_id()}
@@ -711,22 +419,6 @@ def stored_ids_of_a_pattern(pulsar: ModuleType, env: Env) -> Observed:
         "seek": env.error(lambda: consumer.seek(stored)),
         "unsubscribe": env.error(consumer.unsubscribe),
     }
-
-
-@program(cases={kind: (kind,) for kind in ("Shared", "Failover", "KeyShared")})
-def seek_of_every_type(pulsar: ModuleType, env: Env, kind: str) -> Observed:
-    client, topic, ids = _filled(env)
-    found = {}
-    for inclusive in (False, True):
-        consumer = client.subscribe(
-            topic, f"sub-{inclusive}", getattr(pulsar.ConsumerType, kind), start_message_id_inclusive=inclusive
-        )
-        consumer.seek(ids[2])
-        found[f"id {inclusive}"] = env.more(consumer)
-        consumer.seek(pulsar.MessageId.latest)
-        found[f"latest {inclusive}"] = env.more(consumer)
-        consumer.close()
-    return found
 
 
 @program()

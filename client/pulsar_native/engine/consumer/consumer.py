@@ -363,29 +363,27 @@ class PartitionConsumer(Handler):
         """Return the next message, None when there is none yet; up to `prefetch` following ones may be prefetched.
         Thread-safe.
         """
-        core = self.core
         with self.lock:
-            message = core.dequeue(prefetch)
-            if core.outgoing and not core.may_wait:
-                self.write_outgoing()
-            if self._unacked is not None and message is not None:
-                # Messages prefetched with it are of the same entry, and the time-out is the entry's.
-                self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
-            return message
+            return self._dequeued(self.core.dequeue(prefetch))
 
     def dequeue_within(self, most: int, prefetch: int = 0) -> Message | Literal[False] | None:
         """As `dequeue`, but return False where the next message has more than `most` payload bytes: it stays queued.
         Thread-safe.
         """
-        core = self.core
         with self.lock:
-            size = core.next_size()
-            message = core.dequeue(prefetch) if size is not None and size <= most else None
-            if core.outgoing and not core.may_wait:
-                self.write_outgoing()
-            if self._unacked is not None and message is not None:
-                self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
-            return False if size is not None and size > most else message
+            size = self.core.next_size()
+            is_too_large = size is not None and size > most
+            message = self._dequeued(None if size is None or is_too_large else self.core.dequeue(prefetch))
+            return False if is_too_large else message
+
+    def _dequeued(self, message: Message | None) -> Message | None:
+        # Under the lock.
+        if self.core.outgoing and not self.core.may_wait:
+            self.write_outgoing()
+        if self._unacked is not None and message is not None:
+            # Messages prefetched with it are of the same entry, and the time-out is the entry's.
+            self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
+        return message
 
     def dequeue_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
