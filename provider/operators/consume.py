@@ -328,7 +328,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         from airflow_provider_pulsar.deployment import deployment_id
         from pulsar_native.jobs.batch import BatchLimits
         from pulsar_native.jobs.consuming import ConsumeSettings
-        from pulsar_native.jobs.letters import LetterOptions
+        from pulsar_native.jobs.dead_letters import DeadLetterOptions
 
         validation.text("subscription", self.subscription)
         if self.path is not None:
@@ -365,7 +365,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             parts=self._parts(),
             on_error=on_error,
             max_errors=self.max_errors,
-            letters=LetterOptions(
+            dead_letters=DeadLetterOptions(
                 self.subscription,
                 dead_letter_topic=hook.topic_name(self.dead_letter_topic) if self.dead_letter_topic else None,
                 retry_letter_topic=hook.topic_name(self.retry_letter_topic) if self.retry_letter_topic else None,

@@ -17,9 +17,9 @@ from pulsar_native.cli.errors import ConditionNotMet, UsageError
 from pulsar_native.jobs.batch import BatchLimits, CutEntries
 from pulsar_native.jobs.batch_output import IF_EXISTS
 from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
+from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.file_state import FileState, MemoryState
 from pulsar_native.jobs.formats import FORMATS, format_of
-from pulsar_native.jobs.letters import LetterOptions
 from pulsar_native.jobs.part_files import PartLimits
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _settings(command: Command, match: MessageFilter) -> ConsumeSettings:
         if_exists=options.if_exists,
         parts=_parts(options),
         on_error=options.on_error,
-        letters=LetterOptions(options.subscription, dead_letter_topic=options.dead_letter_topic),
+        dead_letters=DeadLetterOptions(options.subscription, dead_letter_topic=options.dead_letter_topic),
         progress_seconds=command.console.progress_seconds,
         consumer_name=f"cli/{options.run}" if options.run else None,
     )

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
+from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
 from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter
 from pulsar_native.jobs.id_ranges import describe
-from pulsar_native.jobs.letters import LetterOptions, Letters
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
 from pulsar_native.jobs.output import AtomicFile, Content, PathFactory, content_of, json_line, local_path
 from pulsar_native.jobs.part_files import PartFiles, PartLimits, content_of_parts
@@ -71,7 +71,7 @@ class ConsumeSettings:
     if_exists: str = "fail"
     on_error: str = "fail"
     max_errors: int | None = None
-    letters: LetterOptions | None = None
+    dead_letters: DeadLetterOptions | None = None
     reads_retry_letters: bool = False
     create_topic: bool = False
     allow_empty_pattern: bool = False
@@ -137,12 +137,12 @@ class ConsumeJob:
         self._log = log
         self._calls = ConsumeCallbacks() if callbacks is None else callbacks
         self._batch = Batch(settings.limits, cut)
-        self._letters = (
+        self._dead_letters = (
             None
-            if settings.letters is None or settings.private_keys
-            else Letters(lambda: client, settings.letters, self._calls.redact)
+            if settings.dead_letters is None or settings.private_keys
+            else DeadLetterPublisher(lambda: client, settings.dead_letters, self._calls.redact)
         )
-        self._policy = ErrorPolicy(settings.on_error, settings.max_errors, self._letters, self._calls.redact)
+        self._policy = ErrorPolicy(settings.on_error, settings.max_errors, self._dead_letters, self._calls.redact)
         self._consumers: list[Consumer] = []
         self._started = time.monotonic()
         self.stage = "output"
@@ -406,8 +406,8 @@ class ConsumeJob:
         wanted: list[str | re.Pattern[str]] = list(settings.topics)
         if settings.pattern is not None:
             wanted = [settings.pattern]
-        if settings.reads_retry_letters and settings.letters is not None:
-            wanted += settings.letters.retry_topics(settings.topics)
+        if settings.reads_retry_letters and settings.dead_letters is not None:
+            wanted += settings.dead_letters.retry_topics(settings.topics)
         consumers = []
         for topic in wanted:
             consumers.append(self._consumer(topic))
@@ -507,7 +507,7 @@ class ConsumeJob:
             self.stage = "process"
             self._calls.process(note["manifest"])
         self._calls.check()
-        self.stage = "letters"
+        self.stage = "dead letters"
         self._policy.flush()
         self._calls.check()
         self.stage = "note"

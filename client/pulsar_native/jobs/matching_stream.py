@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch import metadata_of
 from pulsar_native.jobs.codecs import WriterSchema, decode
+from pulsar_native.jobs.dead_letters import DeadLetterOptions, copied_options, dead_letter_properties
 from pulsar_native.jobs.failures import explain
-from pulsar_native.jobs.letters import LetterOptions, copied_options, letter_properties
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
 
@@ -95,9 +95,11 @@ class StreamOptions:
             validation.text("dead_letter_topic", self.dead_letter_topic)
 
     @property
-    def letters(self) -> LetterOptions:
+    def dead_letters(self) -> DeadLetterOptions:
         """The topics of dead letters."""
-        return LetterOptions(self.subscription, self.dead_letter_topic, max_redeliver_count=self.max_redeliver_count)
+        return DeadLetterOptions(
+            self.subscription, self.dead_letter_topic, max_redeliver_count=self.max_redeliver_count
+        )
 
 
 Key = tuple[int, int, int, int]
@@ -272,7 +274,7 @@ class MatchingStream:
         from pulsar_native.exceptions import PulsarException
 
         try:
-            topic = await self._publish_letter(message, cause)
+            topic = await self._publish_dead_letter(message, cause)
         except (PulsarException, OSError) as error:
             text = explain(error, action=f"The dead letter of {_place(message)}", stage="publish")
             self._warn("letter", "%s; the message is redelivered", text)
@@ -282,18 +284,18 @@ class MatchingStream:
         self._warn("buried", "%s went to %s: %s", _place(message), topic, why)
         await consumer.acknowledge(message)
 
-    async def _publish_letter(self, message: Message, cause: Exception | None) -> str:
-        letters = self._options.letters
-        topic = letters.dead_topic(message.properties().get("REAL_TOPIC", message.topic_name()))
+    async def _publish_dead_letter(self, message: Message, cause: Exception | None) -> str:
+        options = self._options.dead_letters
+        topic = options.dead_topic(message.properties().get("REAL_TOPIC", message.topic_name()))
         producer = self._producers.get(topic)
         if producer is None:
-            producer = self._producers[topic] = await self._letter_producer(topic)
+            producer = self._producers[topic] = await self._dead_letter_producer(topic)
         payload = None if message.has_null_value() else message.data()
-        parts = letter_properties(message, letters.subscription, cause)
+        parts = dead_letter_properties(message, options.subscription, cause)
         await producer.send(payload, properties=parts, **copied_options(message))
         return topic
 
-    async def _letter_producer(self, topic: str) -> Producer[Any]:
+    async def _dead_letter_producer(self, topic: str) -> Producer[Any]:
         from pulsar_native import ConsumerType, InitialPosition
 
         assert self._client is not None

@@ -21,7 +21,7 @@ from pulsar_native.jobs.output import json_line
 if TYPE_CHECKING:
     from pulsar_native import Message
     from pulsar_native.jobs.batch import Batch
-    from pulsar_native.jobs.letters import Letters
+    from pulsar_native.jobs.dead_letters import DeadLetterPublisher
 
 ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
 # Number of failed messages with their cause in the manifest; the others are counted.
@@ -56,12 +56,12 @@ class ErrorPolicy:
         self,
         on_error: str,
         max_errors: int | None,
-        letters: Letters | None,
+        dead_letters: DeadLetterPublisher | None,
         redact: Callable[[str], str] = str,
     ) -> None:
         self.on_error = on_error
         self._max_errors = max_errors
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._redact = redact
         self._errors = 0
         self._counts = dict.fromkeys(("skip", "nack", "dead_letter", "retry_letter"), 0)
@@ -91,12 +91,12 @@ class ErrorPolicy:
         if result is MessageResult.NACK:
             return
         if result is not MessageResult.SKIP:
-            if self._letters is None:
+            if self._dead_letters is None:
                 raise JobRefused(
                     f"process_message returned {result.value!r}, but no dead-letter or retry topic is configured "
                     "here, or the messages were decrypted, and would not be encrypted there"
                 )
-            self._letters.add(message, error, retry=result is MessageResult.RETRY_LETTER)
+            self._dead_letters.add(message, error, retry=result is MessageResult.RETRY_LETTER)
         batch.add_other(message)
 
     def _reason(self, error: BaseException) -> str:
@@ -104,9 +104,9 @@ class ErrorPolicy:
         return f"{type(error).__name__}: {self._redact(text)[:_CAUSE_LENGTH]}"
 
     def flush(self) -> None:
-        """Publish the letters and wait until they are stored; raises if one is not."""
-        if self._letters is not None:
-            self._letters.flush()
+        """Publish the dead letters and wait until they are stored; raises if one is not."""
+        if self._dead_letters is not None:
+            self._dead_letters.flush()
 
     def manifest(self) -> dict[str, Any]:
         """Return counts, and id and cause of the first messages outside the output."""

@@ -121,7 +121,7 @@ def test_letter_that_is_not_stored_fails(
             real(self, content, callback, **options)
 
     monkeypatch.setattr(Producer, "send_async", send)
-    with pytest.raises(AirflowException, match=r"stage 'letters': JobFailed: 2 of 2 letters"):
+    with pytest.raises(AirflowException, match=r"stage 'dead letters': JobFailed: 2 of 2 dead letters"):
         consume(name, inline=True, decode="json", on_error="dead_letter").execute(context_of())
     assert backlog(admin, name) == 5
 

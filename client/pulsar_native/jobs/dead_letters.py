@@ -21,8 +21,8 @@ _CAUSE_LENGTH = 1000
 
 
 @dataclass(frozen=True)
-class LetterOptions:
-    """Topics of letters; the defaults are `{topic}-{subscription}-DLQ` and `…-RETRY`."""
+class DeadLetterOptions:
+    """Topics of dead letters and retry letters; the defaults are `{topic}-{subscription}-DLQ` and `…-RETRY`."""
 
     subscription: str
     dead_letter_topic: str | None = None
@@ -53,29 +53,29 @@ def _base(topic: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Letter:
+class _DeadLetter:
     message: Message
     cause: BaseException | None
     retry: bool
 
 
-class Letters:
-    """Queue and producers of letters. Blocks in `flush`; not thread-safe."""
+class DeadLetterPublisher:
+    """Publisher of dead letters and retry letters. Blocks in `flush`; not thread-safe."""
 
     def __init__(
-        self, client: Callable[[], Client], options: LetterOptions, redact: Callable[[str], str] = str
+        self, client: Callable[[], Client], options: DeadLetterOptions, redact: Callable[[str], str] = str
     ) -> None:
         """Create it; the client is used at the first publication; `redact` removes secrets from the text of a cause."""
         self._client = client
         self._options = options
         self._redact = redact
-        self._held: list[_Letter] = []
+        self._held: list[_DeadLetter] = []
         self._bytes = 0
         self._producers: dict[str, Producer] = {}
 
     def add(self, message: Message, cause: BaseException | None, *, retry: bool) -> None:
         """Queue a letter; publishes the queue when it is large."""
-        self._held.append(_Letter(message, cause, retry))
+        self._held.append(_DeadLetter(message, cause, retry))
         self._bytes += len(message)
         if self._bytes >= _HELD_BYTES:
             self.flush()
@@ -89,16 +89,16 @@ class Letters:
         for producer in self._producers.values():
             producer.flush()
         if failed:
-            raise JobFailed(f"{len(failed)} of {len(held)} letters were not stored; the first: {failed[0]}")
+            raise JobFailed(f"{len(failed)} of {len(held)} dead letters were not stored; the first: {failed[0]}")
 
-    def _send(self, letter: _Letter, failed: list[str]) -> None:
+    def _send(self, letter: _DeadLetter, failed: list[str]) -> None:
         message = letter.message
         properties = message.properties()
         origin = properties.get("REAL_TOPIC", message.topic_name())
         tries = _number(properties.get("RECONSUMETIMES")) + 1
         retry = letter.retry and tries <= self._options.max_redeliver_count
         topic = self._options.retry_topic(origin) if retry else self._options.dead_topic(origin)
-        parts = letter_properties(message, self._options.subscription, letter.cause, self._redact)
+        parts = dead_letter_properties(message, self._options.subscription, letter.cause, self._redact)
         options = copied_options(message)
         if retry:
             delay = round(1000 * self._options.retry_delay_seconds)
@@ -142,7 +142,7 @@ def copied_options(message: Message) -> dict[str, Any]:
     return options
 
 
-def letter_properties(
+def dead_letter_properties(
     message: Message, subscription: str, cause: BaseException | None, redact: Callable[[str], str] = str
 ) -> dict[str, str]:
     """Return the properties of a letter: those of the message, its origin, and the cause without secrets."""

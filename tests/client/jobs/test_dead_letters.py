@@ -1,4 +1,4 @@
-"""Letters of a job: topics and properties as in Java, subscriptions first, failures told."""
+"""Dead letters of a job: topics and properties as in Java, subscriptions first, failures told."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pulsar_native import MessageId, Result
-from pulsar_native.jobs import letters
+from pulsar_native.jobs import dead_letters
+from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
 from pulsar_native.jobs.failures import JobFailed
-from pulsar_native.jobs.letters import LetterOptions, Letters
 from pulsar_native.message import Message
 from support.jobs import TOPIC, received
 
@@ -62,7 +62,7 @@ def told(
 ) -> tuple[str, bytes | None, dict[str, Any]]:
     """Return what is sent for one letter."""
     client = Client()
-    made = Letters(lambda: client, LetterOptions("s", **options), redact)  # type: ignore[arg-type,return-value]
+    made = DeadLetterPublisher(lambda: client, DeadLetterOptions("s", **options), redact)  # type: ignore[arg-type,return-value]
     made.add(message, cause, retry=retry)
     assert not client.sent
     made.flush()
@@ -74,7 +74,7 @@ def told(
 
 
 def test_topics_default_to_javas_names() -> None:
-    options = LetterOptions("s")
+    options = DeadLetterOptions("s")
     for topic in ("t", TOPIC, f"{TOPIC}-partition-3"):
         assert (options.dead_topic(topic), options.retry_topic(topic)) == (DLQ, RETRY)
     assert options.retry_topics([f"{TOPIC}-partition-0", "u", TOPIC]) == [
@@ -84,7 +84,7 @@ def test_topics_default_to_javas_names() -> None:
 
 
 def test_topics_given_replace_the_default() -> None:
-    options = LetterOptions("s", "dead", "again")
+    options = DeadLetterOptions("s", "dead", "again")
     assert (options.dead_topic(TOPIC), options.retry_topic(TOPIC)) == ("dead", "again")
     assert options.retry_topics(["a", "b"]) == ["again"]
 
@@ -152,8 +152,8 @@ def test_retry_letter_dead_after_maximum(tries: str, topic: str) -> None:
 @pytest.mark.parametrize(("initial", "name"), [(None, "s"), ("keep", "keep")])
 def test_dead_letter_topic_subscribed_before_producer(initial: str | None, name: str) -> None:
     client = Client()
-    options = LetterOptions("s", initial_subscription_name=initial)
-    made = Letters(lambda: client, options)  # type: ignore[arg-type,return-value]
+    options = DeadLetterOptions("s", initial_subscription_name=initial)
+    made = DeadLetterPublisher(lambda: client, options)  # type: ignore[arg-type,return-value]
     for _ in range(2):
         made.add(received(), None, retry=False)
         made.flush()
@@ -166,23 +166,23 @@ def test_dead_letter_topic_subscribed_before_producer(initial: str | None, name:
     ]  # fmt: skip
 
 
-def test_letters_flushed_when_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "_HELD_BYTES", 10)
+def test_dead_letters_flushed_when_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_HELD_BYTES", 10)
     client = Client()
-    made = Letters(lambda: client, LetterOptions("s"))  # type: ignore[arg-type,return-value]
+    made = DeadLetterPublisher(lambda: client, DeadLetterOptions("s"))  # type: ignore[arg-type,return-value]
     for count in (0, 0, 3, 3):
         made.add(received(b"x" * 4), None, retry=False)
         assert len(client.sent) == count
 
 
-def test_letters_not_stored_raise_and_are_not_repeated() -> None:
+def test_dead_letters_not_stored_raise_and_are_not_repeated() -> None:
     client = Client()
-    made = Letters(lambda: client, LetterOptions("s"))  # type: ignore[arg-type,return-value]
+    made = DeadLetterPublisher(lambda: client, DeadLetterOptions("s"))  # type: ignore[arg-type,return-value]
     client.result = Result.TopicTerminated
     made.add(received(entry=3), None, retry=False)
     made.add(received(entry=4), None, retry=False)
     with pytest.raises(
-        JobFailed, match=f"2 of 2 letters were not stored; the first: 7:3:-1:-1 of {TOPIC} to {DLQ}: Topic"
+        JobFailed, match=f"2 of 2 dead letters were not stored; the first: 7:3:-1:-1 of {TOPIC} to {DLQ}: Topic"
     ):
         made.flush()
     client.result = Result.Ok
@@ -190,8 +190,8 @@ def test_letters_not_stored_raise_and_are_not_repeated() -> None:
     assert len(client.sent) == 2
 
 
-def test_letters_without_any_use_no_client() -> None:
+def test_dead_letters_without_any_use_no_client() -> None:
     def client() -> Any:
         raise AssertionError("the client is not needed")
 
-    Letters(client, LetterOptions("s")).flush()
+    DeadLetterPublisher(client, DeadLetterOptions("s")).flush()
