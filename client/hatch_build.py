@@ -47,6 +47,9 @@ def compiled(folder: Path) -> list[Path]:
     probe.write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n")
     _built(folder, [Extension("probe", [str(probe)])])
     flags = [] if sys.platform == "win32" else ["-O3", "-g0"]
+    if "-O" in os.environ.get("CFLAGS", ""):
+        # Who compiles says how much to optimize.
+        flags = flags[1:]
     strip = ["-Wl,-s"] if sys.platform.startswith("linux") else []
     names, extensions = [], []
     for source in SOURCES:

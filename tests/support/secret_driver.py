@@ -3,12 +3,13 @@
 spark-submit … secret_driver.py SERVICE_URL TOPIC TARGET FOLDER CREDENTIALS_REF [OPTION=VALUE …]
 
 Reads TOPIC and prints the plans of that, appends the rows to TARGET, streams TOPIC into Parquet and TARGET, with the
-checkpoints in FOLDER. If the variable LITERAL_OPTION is set, every one of these has the option of that name with the
-value of LITERAL_SECRET, as a user may put it there, and the failures are printed instead.
+checkpoints in FOLDER. If the variable LITERAL_OPTIONS is set, an object in JSON, every one of these is tried with each
+of its members as an option, as a user may put a secret there, and the failures are printed instead.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -26,8 +27,10 @@ def main() -> None:
     spark = SparkSession.builder.getOrCreate()
     shared = {"service.url": url, "credentialsRef": reference}
     source = {**shared, "topic": topic, "startingOffsets": "earliest", **dict(each.split("=", 1) for each in more)}
-    if "LITERAL_OPTION" in os.environ:
-        try_literal(spark, source, {**shared, "topic": target}, folder)
+    if "LITERAL_OPTIONS" in os.environ:
+        for option, value in json.loads(os.environ["LITERAL_OPTIONS"]).items():
+            literal = {option: value}
+            try_literal(spark, option, source | literal, {**shared, "topic": target} | literal, f"{folder}/{option}")
         spark.stop()
         return
     frame = spark.read.format("pulsar").options(**source).load()
@@ -47,10 +50,8 @@ def main() -> None:
     spark.stop()
 
 
-def try_literal(spark: SparkSession, source: dict[str, str], target: dict[str, str], folder: str) -> None:
-    """Run each kind of query with the secret as an option, and print the class and text of its failure."""
-    literal = {os.environ["LITERAL_OPTION"]: os.environ["LITERAL_SECRET"]}
-    source, target = source | literal, target | literal
+def try_literal(spark: SparkSession, option: str, source: dict[str, str], target: dict[str, str], folder: str) -> None:
+    """Run each kind of query with the secret in an option, and print the class and text of its failure."""
     rows = spark.range(2).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS value")
     # A stream that needs no option of ours.
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -73,7 +74,7 @@ def try_literal(spark: SparkSession, source: dict[str, str], target: dict[str, s
             query()
         except Exception as error:
             text = " ".join(str(error).split())
-            sys.stdout.write(f"REFUSED {name}: {type(error).__name__}: {text}\n")
+            sys.stdout.write(f"REFUSED {option}, {name}: {type(error).__name__}: {text}\n")
 
 
 if __name__ == "__main__":
