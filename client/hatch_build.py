@@ -46,10 +46,9 @@ def compiled(folder: Path) -> list[Path]:
     probe = folder / "probe.c"
     probe.write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n")
     _built(folder, [Extension("probe", [str(probe)])])
-    flags = [] if sys.platform == "win32" else ["-O3", "-g0"]
-    if "-O" in os.environ.get("CFLAGS", ""):
-        # Who compiles says how much to optimize.
-        flags = flags[1:]
+    # CFLAGS with a level of optimization keep it.
+    level = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+    flags = [] if sys.platform == "win32" else [*level, "-g0"]
     strip = ["-Wl,-s"] if sys.platform.startswith("linux") else []
     names, extensions = [], []
     for source in SOURCES:

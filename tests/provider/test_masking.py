@@ -14,13 +14,12 @@ from support.http_peer import Answer, Asked, http_peer
 
 _DAG = """
 import base64, logging
-from datetime import datetime, timedelta
+from datetime import datetime
 from airflow.sdk import DAG, task
 
 with DAG("show_secrets", schedule=None, start_date=datetime(2024, 1, 1)):
 
-    # Airflow starts a task again that it could not start in time; the logs of all tries are searched.
-    @task(retries=2, retry_delay=timedelta(seconds=1))
+    @task(retries=0)
     def show(conn_id):
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 

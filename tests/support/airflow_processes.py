@@ -25,7 +25,6 @@ from typing import Any, Self
 from broker import free_port
 
 _READY_SECONDS = 120
-_LOCKED = "Database error"
 _OPEN_PATHS = ("/auth/token", "/api/v2/monitor/health")
 
 
@@ -107,20 +106,7 @@ class AirflowProcesses:
         process.wait(10)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Call the REST interface as the administrator and return its JSON; a refusal's text is a note of the error.
-
-        A call that met a locked database is repeated: SQLite has one writer, and Airflow rolls back and answers 500.
-        """
-        for pause in (0.5, 2):
-            try:
-                return self._call(method, path, body)
-            except urllib.error.HTTPError as error:
-                if error.code != 500 or not any(_LOCKED in note for note in error.__notes__):
-                    raise
-                time.sleep(pause)
-        return self._call(method, path, body)
-
-    def _call(self, method: str, path: str, body: object) -> Any:
+        """Call the REST interface as the administrator and return its JSON; a refusal's text is a note of the error."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}{path}", data=data, method=method)
         request.add_header("Content-Type", "application/json")
