@@ -55,7 +55,7 @@ class Split(InputPartition):
 
 
 def make_splits(ranges: Sequence[Range], *, joins: bool = True) -> list[Split]:
-    """Return the splits of the ranges, in the same order, one for each range that is not empty unless it `joins`.
+    """Return the splits of the ranges, in the same order; `joins` lets small ranges share a split.
 
     An empty range has none, since a task costs about 30 ms even without rows.
     """
@@ -84,7 +84,7 @@ class PulsarBatchReader(DataSourceReader):
         else:
             slack, pushed = self._options.time_slack_ms, self._pushed
             ranges = plan(self._options, pushed.wants, lambda item, probe: narrow(item, pushed, slack, probe))
-        # Who says how large a task is gets that.
+        # Limits that the user gives decide how large a task is.
         return make_splits(split_ranges(self._options, ranges), joins=not self._options.has_split_limits)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

@@ -25,11 +25,11 @@ from pyspark_pulsar.positions import Position
 DEFAULT_BYTES = 64 * 1024 * 1024
 # Entries of one ledger for which the broker is not asked by default: batches of the usual size make half of that.
 _FEW_ENTRIES = 256
-# Ranges share a task up to so many entries, and while there are so many tasks at the least. A range counts as some
-# entries more than it has, for its reader: as the costs of opening a file (openCostInBytes) in Spark's file sources.
+# Ranges share a task up to this number of entries, while there are at least this number of tasks. The reader of a range
+# counts as entries too, as opening a file does in Spark's file sources (openCostInBytes).
 _JOINED_ENTRIES = 512
 _LEAST_TASKS = 32
-_COSTS_OF_READER = 4
+_OPEN_COST_IN_ENTRIES = 4
 
 _log = logging.getLogger("pyspark_pulsar")
 
@@ -71,17 +71,24 @@ def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
 
 
 def _is_small(item: Range) -> bool:
-    return item.start.ledger == item.end.ledger and item.end.entry - item.start.entry < _FEW_ENTRIES
+    entries = _known_entries(item)
+    return entries is not None and entries < _FEW_ENTRIES
+
+
+def _known_entries(item: Range) -> int | None:
+    """Return the number of entries of a range in one ledger, None for several: only the broker knows their sizes."""
+    return item.end.entry - item.start.entry if item.start.ledger == item.end.ledger else None
 
 
 def joined(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
     """Return the ranges that are not empty by task, in the same order: small neighbours share one.
 
-    A task costs about as much as the reading of 50,000 messages of 100 B. How many entries a range over several ledgers
-    has is not known; it has a task of its own. Pieces of one topic partition were cut to be tasks of their own.
+    A task costs about as much as the reading of 50,000 messages of 100 B. A range over several ledgers, whose number of
+    entries is not known, has a task of its own, and so have the pieces of one topic partition, which were cut for that.
     """
     filled = [item for item in ranges if not item.is_empty]
-    weights = [_weight(item) for item in filled]
+    known = [_known_entries(item) for item in filled]
+    weights = [None if entries is None else entries + _OPEN_COST_IN_ENTRIES for entries in known]
     limit = min(_JOINED_ENTRIES, sum(weight for weight in weights if weight is not None) // _LEAST_TASKS)
     found: list[list[Range]] = []
     left = 0
@@ -93,12 +100,6 @@ def joined(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
             found.append([item])
             left = 0 if weight is None else limit - weight
     return [tuple(each) for each in found]
-
-
-def _weight(item: Range) -> int | None:
-    if item.start.ledger != item.end.ledger:
-        return None
-    return item.end.entry - item.start.entry + _COSTS_OF_READER
 
 
 def entries_within(size: int, runs: Sequence[tuple[int, int, int]], ledgers: Sequence[Ledger]) -> int:

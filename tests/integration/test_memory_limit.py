@@ -77,7 +77,7 @@ def fill(api: Api, producer: Any, most: int = 100) -> int:
 
 
 @pytest.mark.proves("N4")
-def test_a_queue_that_scales_begins_at_one_and_grows_while_it_is_too_small(
+def test_auto_scaled_queue_starts_at_one_and_grows(
     client: Any, plain_client: Client, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()

@@ -34,7 +34,7 @@ PulsarSparkLoadOperator(
     topic={topic!r},
     output_path={output!r},
     value_schema="number INT",
-    pulsar_conn_id="installed",
+    pulsar_conn_id={conn_id!r},
     conn_id="spark_here",
     conf={{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}},
     spark_environment=os.environ["SPARK_ENVIRONMENT"],
@@ -81,9 +81,11 @@ def rows(folder: Path, pattern: str = "[!.]*") -> list[int]:
     return sorted(found)
 
 
-def load_dag(stack: AirflowStack, dag_id: str, topic: str, output: Path, more: str, **dag: str) -> str:
+def load_dag(
+    stack: AirflowStack, dag_id: str, topic: str, output: Path, more: str, conn_id: str = "installed", **dag: str
+) -> str:
     """Write a DAG of one load."""
-    body = _LOAD.format(topic=topic, output=str(output), more=more)
+    body = _LOAD.format(topic=topic, output=str(output), more=more, conn_id=conn_id)
     return stack.write_dag(dag_id, body, header="import os", **dag)
 
 
@@ -212,23 +214,19 @@ def no_spark_is_left() -> None:
         time.sleep(0.2)
 
 
-def stalled_load(
-    stack: AirflowStack, dag_id: str, topic: str, output: Path, more: str, broker: Broker, relay: NewRelay
-) -> str:
-    """Write a DAG of one load whose broker does not answer, so that it runs however fast the machine loads 20 rows."""
-    stalled = relay(broker.service_url)
-    stalled.stall()
-    stack.define_connection("stalled", service_url=stalled.service_url, admin_url=broker.admin_url)
-    body = _LOAD.format(topic=topic, output=str(output), more=more).replace('"installed"', '"stalled"')
-    return stack.write_dag(dag_id, body, header="import os")
+@pytest.fixture
+def stalled(stack: AirflowStack, default_broker: Broker, relay: NewRelay) -> str:
+    """Give a connection whose broker does not answer: a load runs, however fast the machine loads 20 rows."""
+    between = relay(default_broker.service_url)
+    between.stall()
+    stack.define_connection("stalled", service_url=between.service_url, admin_url=default_broker.admin_url)
+    return "stalled"
 
 
-def test_marked_failed_ends_the_load(
-    stack: AirflowStack, default_broker: Broker, relay: NewRelay, tmp_path: Path
-) -> None:
+def test_marked_failed_ends_the_load(stack: AirflowStack, default_broker: Broker, stalled: str, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "marked")
     publish(default_broker, topic, range(20))
-    dag_id = stalled_load(stack, "load_marked", topic, tmp_path / "out", 'interval="all"', default_broker, relay)
+    dag_id = load_dag(stack, "load_marked", topic, tmp_path / "out", 'interval="all"', stalled)
     run = stack.run(dag_id, wait=False)
     stack.wait_log(run, "load", "Spark-Submit cmd")
     stack.mark_failed(run, "load")
@@ -259,12 +257,12 @@ def test_expired_and_deleted_loads_are_replayed(stack: AirflowStack, default_bro
 
 @pytest.mark.proves("A27", "A29")
 def test_timed_out_load_ends_and_leaves_nothing(
-    stack: AirflowStack, default_broker: Broker, relay: NewRelay, tmp_path: Path
+    stack: AirflowStack, default_broker: Broker, stalled: str, tmp_path: Path
 ) -> None:
     topic = new_topic(default_broker, "late")
     publish(default_broker, topic, range(20))
     more = 'interval="all", execution_timeout=datetime.timedelta(seconds=4)'
-    dag_id = stalled_load(stack, "load_late", topic, tmp_path / "out", more, default_broker, relay)
+    dag_id = load_dag(stack, "load_late", topic, tmp_path / "out", more, stalled)
     run = stack.run(dag_id)
     assert run.task_states() == {"load": "failed"} and "AirflowTaskTimeout" in run.log("load")
     assert "Spark-Submit cmd" in run.log("load")
@@ -292,9 +290,7 @@ def test_two_loads_at_once_leave_one_whole_output(stack: AirflowStack, default_b
     more += ", retry_delay=datetime.timedelta(seconds=1)"
     runs = []
     for name in ("one", "other"):
-        body = _LOAD.format(topic=topic, output=str(tmp_path / "out"), more=more)
-        body = body.replace('"installed"', f'"installed_{name}"')
-        dag_id = stack.write_dag(f"load_twice_{name}", body, header="import os")
+        dag_id = load_dag(stack, f"load_twice_{name}", topic, tmp_path / "out", more, f"installed_{name}")
         runs.append(stack.run(dag_id, wait=False))
     for run in runs:
         run.wait().succeeded()

@@ -92,7 +92,7 @@ def test_partitions_small_topic_partitions_share_tasks(broker: Broker, topic: Ne
     assert [len(split.parts()) for split in splits] == [2] * 33
     wanted = [f"{index}{each}".encode() for index in range(66) for each in "ab"]
     assert values(reader_of(broker, name)) == wanted
-    # Who says how large a task is gets a task for each.
+    # With a limit that the user gives nothing is joined.
     limits = {"admin.url": broker.admin_url, "maxEntriesPerPartition": "1000"}
     assert len(reader_of(broker, name, **limits).partitions()) == 66
     # A task ends with the first of its ranges that cannot be read.

@@ -114,25 +114,20 @@ def test_job_leaves_no_credentials_anywhere(secure_broker: Standalone, tmp_path:
 @pytest.mark.usefixtures("spark_environment")
 def test_literal_secret_is_refused_and_left_nowhere(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
     secret, name = "s3cret-of-the-user-4711", topic()
-    errors = {
-        "pulsar.client.authParams": "Hand the secret over by reference",
-        "credentialsRef": "not the secret itself",
-        "service.url": "must not hold credentials",
-        "pulsar.client.listenerName": "looks like a secret",
-    }
-    literals = {
-        "pulsar.client.authParams": f"token:{secret}",
-        "credentialsRef": secret,
-        "service.url": f"pulsar://me:{secret}@127.0.0.1:6650",
-        "pulsar.client.listenerName": f"token:{secret}",
+    tries = {
+        "pulsar.client.authParams": (f"token:{secret}", "Hand the secret over by reference"),
+        "credentialsRef": (secret, "not the secret itself"),
+        "service.url": (f"pulsar://me:{secret}@127.0.0.1:6650", "must not hold credentials"),
+        "pulsar.client.listenerName": (f"token:{secret}", "looks like a secret"),
     }
     arguments = [broker.service_url, name, topic(), str(tmp_path / "left"), "env:PULSAR_CREDENTIALS"]
-    places = run(arguments, {"LITERAL_OPTIONS": json.dumps(literals)}, tmp_path)
-    refused = [line.split(":", 1) for line in places["plans"].decode().splitlines() if line.startswith("REFUSED ")]
+    literals = json.dumps({option: value for option, (value, _) in tries.items()})
+    places = run(arguments, {"LITERAL_OPTIONS": literals}, tmp_path)
+    refused = [line for line in places["plans"].decode().splitlines() if line.startswith("REFUSED ")]
     queries = ("read", "write", "stream read", "stream write")
-    assert [head for head, _ in refused] == [f"REFUSED {option}, {query}" for option in errors for query in queries]
-    told = {head: text for head, text in refused if errors[head.split()[1].rstrip(",")] not in text}
-    assert told == {}
+    wanted = [(f"REFUSED {option}, {query}", error) for option, (_, error) in tries.items() for query in queries]
+    assert [line.split(":")[0] for line in refused] == [head for head, _ in wanted]
+    assert [line for line, (_, error) in zip(refused, wanted, strict=True) if error not in line] == []
     assert search(places, secret) == []
 
 

@@ -1,4 +1,4 @@
-"""Dead letters of a job: topics and properties as in Java, subscriptions first, failures told."""
+"""Dead letters of a job: topics and properties as in Java, subscriptions first, failures reported."""
 
 from __future__ import annotations
 

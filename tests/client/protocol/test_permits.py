@@ -80,13 +80,19 @@ def passed(made: AutoScaledPermits, count: int, size: int = 10) -> None:
         made.count(1)
 
 
-def test_scaled_grows_eightfold_when_emptied_and_room() -> None:
-    made, memory, granted = scaled(10_000, most=100)
+def sizes_when_emptied(made: AutoScaledPermits, times: int) -> list[int]:
+    """Empty the queue and find it empty some times; return its size before each."""
     sizes = []
-    for _ in range(5):
+    for _ in range(times):
         sizes.append(made.size)
         passed(made, made.size)
         made.on_receive_wait(is_empty=True)
+    return sizes
+
+
+def test_scaled_grows_eightfold_when_emptied_and_room() -> None:
+    made, memory, granted = scaled(10_000, most=100)
+    sizes = sizes_when_emptied(made, 5)
     assert sizes == [1, 2, 16, 100, 100] and memory.used == 0
     assert sum(granted) + made.to_return == 1 + sum(sizes) + 99
     # Not emptied at once: no reason to grow.
@@ -107,12 +113,7 @@ def pass_entry(made: AutoScaledPermits, messages: int, size: int) -> None:
 def test_scaled_doubles_where_eight_times_has_no_room() -> None:
     # As many as 70 messages of 10 bytes fit.
     made, memory, _ = scaled(700, most=100)
-    sizes = []
-    for _ in range(7):
-        sizes.append(made.size)
-        passed(made, made.size)
-        made.on_receive_wait(is_empty=True)
-    assert sizes == [1, 2, 16, 32, 64, 64, 64] and memory.used == 0
+    assert sizes_when_emptied(made, 7) == [1, 2, 16, 32, 64, 64, 64] and memory.used == 0
 
 
 @pytest.mark.parametrize(("limit", "first", "second"), [(100_000, 80, 640), (700, 20, 40)])
@@ -142,9 +143,7 @@ def test_scaled_doubles_when_two_entries_have_no_room() -> None:
 
 def test_scaled_halves_when_memory_is_tight() -> None:
     made, memory, granted = scaled(1000)
-    for _ in range(3):
-        passed(made, made.size)
-        made.on_receive_wait(is_empty=True)
+    sizes_when_emptied(made, 3)
     assert made.size == 8
     memory.reserve(960)
     made.count(4)

@@ -34,7 +34,7 @@ def listener(pulsar: ModuleType, env: Env) -> Observed:
         "subscription": calls.seen[0][0].subscription_name(),
         "thread": [len(calls.threads), threading.current_thread().name in calls.threads],
         "receive": env.error(lambda: consumer.receive(100)),
-        "receive for ever": env.error(consumer.receive),
+        "receive without time-out": env.error(consumer.receive),
         "batch": env.error(consumer.batch_receive),
     }
 
@@ -115,32 +115,14 @@ def listener_at_close(pulsar: ModuleType, env: Env) -> Observed:
     }
 
 
-@program()
-def close_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
-    client, topic = env.client(), env.topic()
-    calls = Calls()
-
-    def hear(consumer: Any, message: Any) -> None:
-        consumer.acknowledge(message)
-        calls(env.error(consumer.close))
-
-    client.subscribe(topic, "sub", message_listener=hear)
-    client.create_producer(topic).send(b"x")
-    return {
-        "called": calls.wait(1),
-        "error": calls.seen[0][0],
-        "again": env.error(lambda: client.subscribe(topic, "sub")),
-    }
-
-
-@program()
-def close_of_the_subscribed_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
+def _close_in_a_listener(env: Env, *, subscribed: bool) -> Observed:
+    """Close the consumer that the listener is given, or the one that `subscribe` returned."""
     client, topic = env.client(), env.topic()
     calls, made = Calls(), list[Any]()
 
     def hear(consumer: Any, message: Any) -> None:
         consumer.acknowledge(message)
-        calls(env.error(made[0].close))
+        calls(env.error((made[0] if subscribed else consumer).close))
 
     made.append(client.subscribe(topic, "sub", message_listener=hear))
     client.create_producer(topic).send(b"x")
@@ -149,6 +131,16 @@ def close_of_the_subscribed_in_a_listener(pulsar: ModuleType, env: Env) -> Obser
         "error": calls.seen[0][0],
         "again": env.error(lambda: client.subscribe(topic, "sub")),
     }
+
+
+@program()
+def close_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
+    return _close_in_a_listener(env, subscribed=False)
+
+
+@program()
+def close_of_the_subscribed_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
+    return _close_in_a_listener(env, subscribed=True)
 
 
 @program()
