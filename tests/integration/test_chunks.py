@@ -248,6 +248,30 @@ def test_a_connection_lost_between_chunks(
     eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
 
 
+@pytest.mark.proves("C80", "C113")
+def test_chunks_kept_of_a_dropped_duplicate_are_no_message(
+    api: Api, client: Any, topic: NewTopic, namespace: Callable[[], str], broker: Broker, stats: Stats
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
+    ids = []
+    for _ in range(2):
+        producer = chunking(client, name, producer_name="one")
+        outcomes = [api.enqueue(producer, noise(size, seed=size), sequence_id=size) for size in (10, 2500, 2600)]
+        ids += [outcome.result(30)[1] for outcome in outcomes]
+        producer.close()
+    # The broker drops a repeated message by its last chunk, and stores the others again.
+    assert stats(name)["msgInCounter"] > 7
+    reader = client.create_reader(name, ids[2])
+    assert not reader.has_message_available()
+    whole = client.create_reader(name, MessageId.earliest)
+    read = []
+    while whole.has_message_available() and len(read) < 4:
+        read.append(len(whole.read_next(10_000).data()))
+    assert read == [10, 2500, 2600]
+
+
 @pytest.mark.proves("C80", "C113", "C140")
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_a_reader_starts_at_and_seeks_to_a_message_in_chunks(
@@ -323,7 +347,9 @@ def test_messages_that_stay_incomplete(
         api.enqueue(producer, noise(3500, seed=number))
         eventually(lambda number=number: stats(name)["msgInCounter"] == 2 * (number + 1))
         through.release()
-    assert not client.create_reader(name, MessageId.latest).has_message_available()
+    for start in (MessageId.latest, MessageId.earliest):
+        # Behind the last message, or before four chunks that are none.
+        assert not client.create_reader(name, start).has_message_available()
     for consumer in (acking, keeping, expiring):
         with pytest.raises(Timeout):
             consumer.receive(300)

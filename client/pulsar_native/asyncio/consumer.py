@@ -492,7 +492,8 @@ class Reader(Receiving[T_co]):
     async def has_message_available(self) -> bool:
         """Return whether there is a message between the current position and the end of the topic.
 
-        Waits for the broker's answer if no message is queued; raises `Timeout` after the operation time-out.
+        Waits for the broker's answer if no message is queued, then up to 5 s for the next entry, which may be a chunk
+        of a message that no producer completed; raises `Timeout` after the operation time-out.
         """
         check_generation(self._generation)
         return await self._inner.has_message_available()

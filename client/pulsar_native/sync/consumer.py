@@ -646,7 +646,8 @@ class Reader(Receiving[T_co]):
     def has_message_available(self) -> bool:
         """Return whether there is a message between the current position and the end of the topic. Thread-safe.
 
-        Blocks for the broker's answer if no message is queued; raises `Timeout` after the operation time-out.
+        Blocks for the broker's answer if no message is queued, then up to 5 s for the next entry, which may be a chunk
+        of a message that no producer completed; raises `Timeout` after the operation time-out.
         """
         if self._prefetched:
             return True

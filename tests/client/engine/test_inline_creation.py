@@ -253,17 +253,43 @@ def test_creation_lost_connection_is_retried(lost_at: int, ready: Ready, fake: F
     assert part.is_connected() and len(fake.peers) == 2
 
 
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Give a function for another thread that raises KeyboardInterrupt in the main thread, once.
+
+    A signal that comes directly before a system call does not end it: the signal is sent until Python has handled it.
+    """
+    handled = threading.Event()
+
+    def handle(_signal: int, _frame: object) -> None:
+        if not handled.is_set():
+            handled.set()
+            raise KeyboardInterrupt
+
+    def send() -> None:
+        for _ in range(50):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            if handled.wait(0.1):
+                return
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield send
+    signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.parametrize("stalled", [*LOOKED_UP, Kind.PRODUCER, Kind.SUBSCRIBE], ids=Kind.Name)
-def test_creation_interrupted_in_thread(stalled: int, ready: Ready, fake: FakeBroker) -> None:
+def test_creation_interrupted_in_thread(
+    stalled: int, ready: Ready, fake: FakeBroker, interrupt: Callable[[], None]
+) -> None:
     client = ready(concurrent_lookup_requests=2)
     real = fake.answers.get(stalled)
     count = len(fake.seen(stalled))
 
-    def interrupt(_peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
-        os.kill(os.getpid(), signal.SIGINT)
+    def stall(_peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        interrupt()
         return ()
 
-    fake.answers[stalled] = interrupt
+    fake.answers[stalled] = stall
     make = MAKE["consumer" if stalled == Kind.SUBSCRIBE else "producer"]
     started = time.monotonic()
     with pytest.raises(Interrupted):

@@ -58,6 +58,9 @@ _log = logging.getLogger("pulsar_native.consumer")
 
 # Messages prefetched at a partition's turn while others have messages, too.
 _PREFETCH_OF_TURN = 31
+# Longest wait of `has_message_available` for an entry the broker has. One that has not arrived then (the broker may
+# withhold it, by an entry filter or a dispatch rate) counts as a message.
+_ENTRY_SECONDS = 5.0
 Wake = Callable[[], None]
 T = TypeVar("T")
 SeekTarget = MessageId | int
@@ -109,6 +112,8 @@ class MultiTopicsConsumer:
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
+        # Set with every arrival. On the loop.
+        self._arrival = asyncio.Event()
         # Interceptors; the APIs pass arriving messages to them.
         self.chain: ConsumerChain | None = None
         # Listener that is notified when a partition's consumer becomes active or inactive (Failover).
@@ -182,6 +187,7 @@ class MultiTopicsConsumer:
         # Order of events: the delivery is queued before the waiters are read, and a waiter looks for deliveries after
         # it has registered; so one of the two always sees the other.
         self._wake_first()
+        self._arrival.set()
         if self.on_ready is not None:
             self.on_ready()
 
@@ -506,8 +512,29 @@ class MultiTopicsConsumer:
         return any(child.has_queued() for child in self.children)
 
     async def has_message_available(self) -> bool:
-        """Return True if any partition has a message to read."""
-        return any(await gather(seek.has_message_available(child) for child in self.children))
+        """Return True if any partition has a message to read.
+
+        Waits for the next entry where the broker has one: it may be a chunk of a message that no producer completed,
+        and an application that then reads would wait without end.
+        """
+        if self.has_queued():
+            return True
+        children = self.children
+        ends = await gather(seek.end_ahead(child) for child in children)
+        ahead = [(child, end) for child, end in zip(children, ends, strict=True) if end is not None]
+        if self.config.receiver_queue_size == 0:
+            # Nothing arrives unless a receiver waits.
+            return bool(ahead)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENTRY_SECONDS):
+                while not self.has_queued():
+                    ahead = [(child, end) for child, end in ahead if seek.is_ahead(child, end)]
+                    if not ahead:
+                        return False
+                    self._check_open()
+                    self._arrival.clear()
+                    await self._arrival.wait()
+        return True
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:
         """Unsubscribe from one topic, or from all and close; the only topic of a plain consumer is all."""

@@ -39,20 +39,24 @@ async def last_and_mark(consumer: PartitionConsumer) -> tuple[MessageId, Message
     return last, consumer.position.mark_delete or MessageId.earliest
 
 
-async def has_message_available(consumer: PartitionConsumer) -> bool:
-    """Return True if there is a message between the current position and the topic's end."""
-    if consumer.has_queued():
-        return True
+async def end_ahead(consumer: PartitionConsumer) -> MessageId | None:
+    """Return the id of the topic's last deliverable message if it is still to be dequeued, else None.
+
+    Requires that nothing is queued. The broker's last message may be none: see `is_ahead`.
+    """
     if not consumer.topic.is_persistent:
         # A non-persistent topic stores nothing that could be read later.
-        return False
+        return None
     last = await last_message_id(consumer)
-    if last.entry_id() < 0:
-        return False
+    return last if last.entry_id() >= 0 and is_ahead(consumer, last) else None
+
+
+def is_ahead(consumer: PartitionConsumer, last: MessageId) -> bool:
+    """Return True if a message is queued, or if one up to `last` is still to arrive: the broker's last entry may also
+    be a chunk that its producer left behind, which shows when it is decoded.
+    """
     consumer.count_dequeued()
-    if consumer.has_queued():
-        return True
-    return consumer.position.is_before(last, may_have_more=consumer.may_have_more())
+    return consumer.has_queued() or consumer.position.is_before(last, may_have_more=consumer.may_have_more())
 
 
 async def move(consumer: PartitionConsumer, position: MessageId) -> None:

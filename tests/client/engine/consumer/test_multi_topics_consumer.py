@@ -12,10 +12,11 @@ from pulsar_native import Client
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer import multi_topics_consumer
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.handler import State
-from pulsar_native.enums import ConsumerType
+from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -582,3 +583,75 @@ async def test_reached_end_when_every_topic_has(fake: FakeBroker, cores: Cores) 
         fake.peers[0].send(frame(Kind.REACHED_END_OF_TOPIC, reachedEndOfTopic=ended))
         await until(lambda child=child: child.reached_end)
     assert consumer.has_reached_end and consumer.description == f"{A.full},{B.full}"
+
+
+# --- has_message_available --------------------------------------------------------------------------------------
+
+
+def chunk_of_two(number: int) -> bytes:
+    return single_entry(b"ab", uuid="m", chunk_id=number, num_chunks_from_msg=2, total_chunk_msg_size=4)
+
+
+async def reader_of(fake: FakeBroker, core: ClientCore, *topics: str, **options: Any) -> MultiTopicsConsumer:
+    """Return a reader of topics whose last entry is 1."""
+
+    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        response = pb.CommandGetLastMessageIdResponse(
+            request_id=command.getLastMessageId.request_id, last_message_id=pb.MessageIdData(ledgerId=1, entryId=1)
+        )
+        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+    mode = {"subscription_mode": SubscriptionMode.NonDurable, "start_message_id": MessageId.earliest}
+    return await subscribe(core, *topics, **mode, **options)
+
+
+async def asked(fake: FakeBroker, consumer: MultiTopicsConsumer) -> asyncio.Task[bool]:
+    """Begin to ask for a message; return when the broker has answered for all partitions."""
+    answered = len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) + len(consumer.children)
+    asking = asyncio.create_task(consumer.has_message_available())
+    await asyncio.to_thread(fake.wait, Kind.GET_LAST_MESSAGE_ID, answered)
+    await consumer.client.partition_count(TopicName.parse("another"))
+    return asking
+
+
+async def test_has_message_available_waits_for_entries(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await reader_of(fake, cores(fake.url))
+    asking = await asked(fake, consumer)
+    ids = [child.consumer_id for child in consumer.children]
+    # Of a message that is never completed: it is no message, and the other topic has one.
+    fake.peers[-1].send(delivery(ids[0], chunk_of_two(0), 1))
+    await until(lambda: consumer.children[0].position.last_decoded == (1, 1))
+    assert not asking.done()
+    fake.peers[-1].send(delivery(ids[1], single_entry(b"b"), 1))
+    assert await asyncio.wait_for(asking, 4)
+    assert contents(consumer) == [b"b"]
+    assert not await consumer.has_message_available()
+
+
+async def test_has_message_available_false_for_lone_chunk(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await reader_of(fake, cores(fake.url), "a")
+    asking = await asked(fake, consumer)
+    fake.peers[-1].send(delivery(consumer.children[0].consumer_id, chunk_of_two(0), 1))
+    assert not await asyncio.wait_for(asking, 4)
+
+
+async def test_has_message_available_true_for_withheld(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multi_topics_consumer, "_ENTRY_SECONDS", 0.05)
+    assert await (await reader_of(fake, cores(fake.url))).has_message_available()
+
+
+async def test_has_message_available_zero_queue_waits_not(fake: FakeBroker, cores: Cores) -> None:
+    # Nothing is sent to it until an application receives.
+    consumer = await reader_of(fake, cores(fake.url), "a", receiver_queue_size=0)
+    assert await asyncio.wait_for(consumer.has_message_available(), 4)
+
+
+async def test_has_message_available_ends_when_closed(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await reader_of(fake, cores(fake.url), "a")
+    asking = await asked(fake, consumer)
+    await consumer.close()
+    with pytest.raises(AlreadyClosed):
+        await asyncio.wait_for(asking, 4)

@@ -85,6 +85,11 @@ async def take(child: PartitionConsumer, count: int) -> list[bytes]:
     return [message.data() for message in found]
 
 
+async def available(child: PartitionConsumer) -> bool:
+    """Return True if a message is queued, or the broker has one."""
+    return child.has_queued() or await seek.end_ahead(child) is not None
+
+
 def singles(*entries: int, epoch: int | None = None) -> bytes:
     """Return deliveries of one message each."""
     return b"".join(delivery(0, single_entry(b"%d" % entry), entry, epoch=epoch) for entry in entries)
@@ -354,21 +359,21 @@ async def test_last_and_mark_of_the_broker(fake: FakeBroker, cores: Cores, subsc
     assert (last.entry_id(), mark.entry_id()) == (9, 4) and last.topic_name() == "persistent://public/default/t"
 
 
-async def test_has_message_available_by_last_id(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_end_ahead_by_last_id(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     child = await partition(cores(fake.url), subscribed, **READER)
-    assert not await seek.has_message_available(child)
+    assert not await available(child)
     last_is(fake, 1)
-    assert await seek.has_message_available(child)
+    assert await available(child)
     fake.peers[0].send(singles(0, 1))
     await until(lambda: child.queued_messages() == 2)
     # Queued: the broker needs not be asked.
     asked = len(fake.seen(Kind.GET_LAST_MESSAGE_ID))
-    assert await seek.has_message_available(child) and len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == asked
+    assert await available(child) and len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == asked
     await take(child, 2)
-    assert not await seek.has_message_available(child)
+    assert not await available(child)
 
 
-async def test_has_message_available_of_prefetched(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_end_ahead_of_prefetched(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     last_is(fake, 1)
     child = await partition(cores(fake.url), subscribed, **READER)
     child.enable_prefetch()
@@ -377,12 +382,12 @@ async def test_has_message_available_of_prefetched(fake: FakeBroker, cores: Core
     assert child.dequeue(10) is not None
     # Dequeued by the application without the consumer.
     assert len(child.core.prefetch.messages) == 1 and child.core.prefetch.messages.popleft()
-    assert not await seek.has_message_available(child)
+    assert not await available(child)
 
 
-async def test_has_message_available_non_persistent(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_end_ahead_non_persistent(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     child = await partition(
         cores(fake.url), subscribed, "non-persistent://public/default/t", consumer_type=ConsumerType.Shared
     )
     last_is(fake, 1)
-    assert not await seek.has_message_available(child) and not fake.seen(Kind.GET_LAST_MESSAGE_ID)
+    assert not await available(child) and not fake.seen(Kind.GET_LAST_MESSAGE_ID)
