@@ -24,6 +24,7 @@ import pytest
 from environments import NO_POSTGRES, ROOT, postgres_folder
 from pulsar_native import AdminClient, Client
 from pulsar_native.admin import AlreadyExists
+from support.airflow_metadata import PostgresMetadata
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker, NewTopic
 from support.postgres import Postgres
@@ -183,8 +184,8 @@ EVENT_PRODUCER = {
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
-    """Give the real Airflow of this session: see support/airflow_stack.py."""
+def airflow(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[AirflowStack]:
+    """Give the real Airflow of this session, on PostgreSQL as in production: see support/airflow_stack.py."""
     spark = ROOT / ".envs" / "spark"
     home = tmp_path_factory.mktemp("airflow") / "home"
     env = {
@@ -196,11 +197,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
         "PATH": f"{spark / 'bin'}{os.pathsep}{os.environ['PATH']}",
         **{f"AIRFLOW__PULSAR_EVENT_PRODUCER__{name}": value for name, value in EVENT_PRODUCER.items()},
     }
-    stack = AirflowStack(home, env)
-    try:
-        yield stack.start()
-    finally:
-        stack.stop()
+    with postgres.database() as name:
+        stack = AirflowStack(home, env, metadata=PostgresMetadata(postgres, name))
+        try:
+            yield stack.start()
+        finally:
+            stack.stop()
 
 
 @pytest.fixture(scope="session")
