@@ -92,7 +92,7 @@ class TableView(Closeable, TableMapping[T_co]):
         ends = await self._inner.last_message_ids()
         while self._table.is_behind(ends):
             taken = await self._intake.next(self._loop.time() + _SETTLE_SECONDS)
-            if not taken and not await self._inner.has_message_available():
+            if not taken and not await self._inner.has_entry_available():
                 # The last messages were compacted away.
                 return
 
@@ -113,7 +113,7 @@ class TableView(Closeable, TableMapping[T_co]):
                 async with asyncio.timeout(_SETTLE_SECONDS):
                     await self._intake.progress.wait()
             except TimeoutError:
-                if not await self._inner.has_message_available():
+                if not await self._inner.has_entry_available():
                     # The remaining messages are those the task has dequeued.
                     ends = self._inner.dequeued_ids()
 

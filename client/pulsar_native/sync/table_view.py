@@ -63,7 +63,7 @@ class TableView(Closeable, TableMapping[T_co]):
             message = self._receiving._take(time.monotonic() + _SETTLE_SECONDS)
             if message is not None:
                 self._table.apply(message)
-            elif not self._engine.run(self._inner.has_message_available()):
+            elif not self._engine.run(self._inner.has_entry_available()):
                 # The last messages were compacted away.
                 return
 
@@ -88,7 +88,7 @@ class TableView(Closeable, TableMapping[T_co]):
                 applied = wait.wait(_SETTLE_SECONDS)
             finally:
                 self._table.waiters.remove(wait.wake)
-            if not applied and not self._engine.run(self._inner.has_message_available()):
+            if not applied and not self._engine.run(self._inner.has_entry_available()):
                 # The remaining messages are those the listener thread has dequeued.
                 ends = self._inner.dequeued_ids()
 

@@ -511,6 +511,16 @@ class MultiTopicsConsumer:
         """Return True if a message can be dequeued immediately. Thread-safe."""
         return any(child.has_queued() for child in self.children)
 
+    async def _ends_ahead(self) -> list[tuple[PartitionConsumer, MessageId]]:
+        """Return the partitions with entries that are still to be dequeued, and their last message ids."""
+        children = self.children
+        ends = await gather(seek.end_ahead(child) for child in children)
+        return [(child, end) for child, end in zip(children, ends, strict=True) if end is not None]
+
+    async def has_entry_available(self) -> bool:
+        """Return True if any partition has an entry to read, of which it is not known that it holds no message."""
+        return self.has_queued() or bool(await self._ends_ahead())
+
     async def has_message_available(self) -> bool:
         """Return True if any partition has a message to read.
 
@@ -519,9 +529,7 @@ class MultiTopicsConsumer:
         """
         if self.has_queued():
             return True
-        children = self.children
-        ends = await gather(seek.end_ahead(child) for child in children)
-        ahead = [(child, end) for child, end in zip(children, ends, strict=True) if end is not None]
+        ahead = await self._ends_ahead()
         if self.config.receiver_queue_size == 0:
             # Nothing arrives unless a receiver waits.
             return bool(ahead)

@@ -622,7 +622,7 @@ async def test_has_message_available_waits_for_entries(fake: FakeBroker, cores: 
     # Of a message that is never completed: it is no message, and the other topic has one.
     fake.peers[-1].send(delivery(ids[0], chunk_of_two(0), 1))
     await until(lambda: consumer.children[0].position.last_decoded == (1, 1))
-    assert not asking.done()
+    assert not asking.done() and await consumer.has_entry_available()
     fake.peers[-1].send(delivery(ids[1], single_entry(b"b"), 1))
     assert await asyncio.wait_for(asking, 4)
     assert contents(consumer) == [b"b"]
@@ -633,7 +633,7 @@ async def test_has_message_available_false_for_lone_chunk(fake: FakeBroker, core
     consumer = await reader_of(fake, cores(fake.url), "a")
     asking = await asked(fake, consumer)
     fake.peers[-1].send(delivery(consumer.children[0].consumer_id, chunk_of_two(0), 1))
-    assert not await asyncio.wait_for(asking, 4)
+    assert not await asyncio.wait_for(asking, 4) and not await consumer.has_entry_available()
 
 
 async def test_has_message_available_true_for_withheld(
