@@ -133,7 +133,7 @@ class ConsumerPosition:
         end = (last.ledger_id(), last.entry_id())
         here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
         decoded = self.last_decoded
-        if decoded is not None and decoded >= end and decoded > here and not may_have_more:
+        if decoded is not None and decoded >= end and (decoded > here or inclusive) and not may_have_more:
             # Everything behind the position was decoded, and nothing is left of it: acknowledged, compacted away,
             # damaged.
             return False

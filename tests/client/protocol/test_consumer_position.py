@@ -117,6 +117,14 @@ def test_is_before_when_rest_is_filtered_out() -> None:
     assert position.is_before(at(6), may_have_more=True)
 
 
+def test_is_before_when_start_itself_is_filtered_out() -> None:
+    position = reader(at(5), inclusive=True)
+    position.last_decoded = (5, 5)
+    # For example a chunk that its producer left behind.
+    assert not position.is_before(at(5), may_have_more=False)
+    assert position.is_before(at(5), may_have_more=True) and position.is_before(at(6), may_have_more=False)
+
+
 def test_is_before_by_mark_after_seek_by_time() -> None:
     position = reader()
     assert position.is_before(at(0), may_have_more=False)

@@ -66,6 +66,24 @@ def available(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def left_over_chunk(pulsar: ModuleType, env: Env) -> Observed:
+    space = "public/" + env.topic().rpartition("/")[2]
+    env.admin("PUT", f"namespaces/{space}", {})
+    env.admin("POST", f"namespaces/{space}/deduplication", True)
+    client, topic = env.client(), f"persistent://{space}/topic"
+    ids = []
+    for _ in range(2):
+        # The second time all are dropped as duplicates, of the large one only the last chunk.
+        producer = client.create_producer(topic, producer_name="p", chunking_enabled=True)
+        ids += [producer.send(content, sequence_id=number) for number, content in enumerate((b"x" * 6_000_000, b"y"))]
+        producer.close()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    contents = [text(reader.read_next(10_000).data()[:1]) for _ in range(2)]
+    behind = client.create_reader(topic, ids[1])
+    return {"contents": contents, "available": behind.has_message_available()}
+
+
+@program()
 def seek(pulsar: ModuleType, env: Env) -> Observed:
     client, topic, ids = _filled(env)
     found = {}
