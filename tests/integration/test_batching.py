@@ -164,14 +164,11 @@ def test_possible_duplicates_never_share_a_batch_with_new_messages(
     api: Api,
     seen_client: Any,
     through: Relay,
-    broker: Broker,
-    namespace: Callable[[], str],
+    deduplicating: str,
     topic: NewTopic,
     read_all: ReadAll,
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     producer = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
     outcomes = [
         api.enqueue(producer, b"%d.%d" % (number, at), sequence_id=number) for at, number in enumerate((5, 6, 5, 7, 8))
@@ -274,12 +271,10 @@ def test_a_batch_for_each_key(
 
 @pytest.mark.proves("C66", "C73")
 def test_batches_by_key_are_sent_again_as_they_were(
-    api: Api, client: Any, broker: Broker, through: Relay, seen_client: Any, topic: NewTopic,
-    namespace: Callable[[], str], read_all: ReadAll,
+    api: Api, client: Any, through: Relay, seen_client: Any, topic: NewTopic,
+    deduplicating: str, read_all: ReadAll,
 ) -> None:  # fmt: skip
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     producer = seen_client.create_producer(
         name, batching_enabled=True, batching_type=BatchingType.KeyBased, send_timeout_millis=0
     )

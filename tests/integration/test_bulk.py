@@ -201,11 +201,9 @@ def test_a_terminated_topic(client: Any, broker: Broker, topic: NewTopic) -> Non
 
 
 def test_deduplication_drops_a_second_run(
-    api: Api, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, deduplicating: str, topic: NewTopic, read_all: ReadAll
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     contents = [b"%d" % number for number in range(1000)]
     for _ in range(2):
         client = api.client(broker.service_url)

@@ -206,14 +206,11 @@ def test_a_connection_lost_between_chunks(
     client: Any,
     through: Relay,
     topic: NewTopic,
-    namespace: Callable[[], str],
-    broker: Broker,
+    deduplicating: str,
     stats: Stats,
     eventually: Eventually,
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     # Not Shared: there the broker of 4.2.4 keeps chunks whose first one it delivered before, and stops delivering.
     consumer = client.subscribe(name, "sub", expire_time_of_incomplete_chunked_message_ms=3000)
     reader = client.create_reader(name, MessageId.earliest)
@@ -250,11 +247,9 @@ def test_a_connection_lost_between_chunks(
 
 @pytest.mark.proves("C80", "C113")
 def test_chunks_kept_of_a_dropped_duplicate_are_no_message(
-    api: Api, client: Any, topic: NewTopic, namespace: Callable[[], str], broker: Broker, stats: Stats
+    api: Api, client: Any, topic: NewTopic, deduplicating: str, stats: Stats
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     ids = []
     for _ in range(2):
         producer = chunking(client, name, producer_name="one")

@@ -121,11 +121,9 @@ def test_a_killed_broker_loses_doubles_and_reorders_nothing(own_broker: OwnBroke
 
 @pytest.mark.proves("C66", "C190")
 def test_twenty_unloads_while_sending(
-    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic
+    api: Api, client: Any, broker: Broker, deduplicating: str, topic: NewTopic
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     total = 100_000 if api.name == "blocking" else 20_000
     producer = client.create_producer(
         name, batching_enabled=True, block_if_queue_full=True, send_timeout_millis=0, max_pending_messages=5000
@@ -198,11 +196,9 @@ def test_an_unload_in_the_same_breath_as_the_welcome(
 @pytest.mark.proves("C79")
 @pytest.mark.parametrize("fault", ["cut", "reset", "in a frame", "drop", "refuse"])
 def test_lost_connections_lose_no_message(
-    api: Api, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, fault: str
+    api: Api, broker: Broker, relay: NewRelay, deduplicating: str, topic: NewTopic, fault: str
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     through = relay(broker.service_url)
     producer = api.client(through.service_url).create_producer(
         name, batching_enabled=True, batching_max_messages=20, send_timeout_millis=0
@@ -291,11 +287,9 @@ def test_a_byte_damaged_on_the_way_is_sent_again(
 
 @pytest.mark.proves("C67")
 def test_a_damaged_message_that_deduplication_drops_is_an_error_and_not_stored(
-    api: Api, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, deduplicating: str, topic: NewTopic, read_all: ReadAll
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     through = relay(broker.service_url)
     producer = api.client(through.service_url).create_producer(name, batching_enabled=False)
     producer.send(b"0")

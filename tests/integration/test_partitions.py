@@ -261,11 +261,9 @@ def test_partitions_are_joined_when_first_used(
 
 @pytest.mark.proves("C56", "C84")
 def test_a_partition_joined_late_goes_on_from_the_ids_it_has(
-    api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Callable[[], str], eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, deduplicating: str, eventually: Eventually
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(partitions=2, namespace=space)
+    name = topic(partitions=2, namespace=deduplicating)
     options: dict[str, Any] = {"producer_name": "mine", "message_router": lambda message, partitions: 1}
     before = client.create_producer(name, **options)
     api.send_all(before, [b"0", b"1", b"2"])

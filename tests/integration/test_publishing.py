@@ -233,11 +233,9 @@ def test_the_oldest_message_times_out_with_all_behind_it(
 
 @pytest.mark.proves("C56")
 def test_sequence_ids_go_on_where_the_name_was_seen_last(
-    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, broker: Broker, deduplicating: str, topic: NewTopic, read_all: ReadAll
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     producer = client.create_producer(name, producer_name="loader")
     assert producer.last_sequence_id() == -1
     api.send_all(producer, [b"a", b"b", b"c"])
@@ -257,11 +255,9 @@ def test_sequence_ids_go_on_where_the_name_was_seen_last(
 
 @pytest.mark.proves("C65")
 def test_receipts_give_the_ids_consumers_see_and_duplicates_succeed(
-    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, deduplicating: str, topic: NewTopic, read_all: ReadAll
 ) -> None:
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     ids = api.send_all(producer, [b"a", b"b", b"c"]) + api.send_all(producer, [b"d"])
     messages = read_all(name)

@@ -228,13 +228,11 @@ def test_the_end_is_told_again_when_its_answer_is_lost(
 
 
 def test_what_is_sent_again_stays_in_its_transaction(
-    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, namespace: Callable[[], str]
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, deduplicating: str
 ) -> None:
     through = relay(broker.service_url)
     client = api.client(through.service_url)
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     producer = client.create_producer(name, batching_enabled=False)
     kept, gone = client.new_transaction(), client.new_transaction()
     for transaction in (kept, gone):

@@ -81,12 +81,10 @@ def values(frame: DataFrame) -> list[str]:
     "guarantee", [{}, {"deliveryGuarantee": "deduplicated"}, {"deliveryGuarantee": "transactional"}], ids=str
 )
 def test_encrypted_write_is_read_with_either_key(
-    read: Read, write: Any, client: Client, broker: Broker, topic: NewTopic, keys: Path, guarantee: dict[str, str],
-    namespace: Callable[[], str],
+    read: Read, write: Any, client: Client, topic: NewTopic, keys: Path, guarantee: dict[str, str],
+    deduplicating: str,
 ) -> None:  # fmt: skip
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", True)
-    name = topic(namespace=space)
+    name = topic(namespace=deduplicating)
     public = {n: f"file:{keys}/{n}.pub" for n in ("orders", "audit")}
     options = {WRITE_NAMES: "orders,audit", WRITE_KEYS: json.dumps(public), **guarantee}
     write(name, "plain-1", "plain-2", "plain-3", options=options)

@@ -81,14 +81,6 @@ def stored(client: pulsar_native.Client) -> Callable[..., list[Message]]:
     return read
 
 
-@pytest.fixture
-def deduplicating(broker: Broker, namespace: Callable[[], str]) -> str:
-    """Give a namespace whose topics deduplicate."""
-    name = namespace()
-    broker.admin("POST", f"namespaces/{name}/deduplication", True)
-    return name
-
-
 ALL = "value string; key string; eventTime timestamp; properties map; topic string"
 
 

@@ -83,14 +83,6 @@ def test_tasks_of_a_worker_share_a_client(
     assert 1 <= way.count(Command.CONNECT) <= 2, "16 tasks ran in two workers"
 
 
-@pytest.fixture
-def deduplicating(broker: Broker, namespace: Callable[[], str]) -> str:
-    """Give a namespace whose topics deduplicate."""
-    name = namespace()
-    broker.admin("POST", f"namespaces/{name}/deduplication", True)
-    return name
-
-
 @pytest.mark.proves("S15")
 def test_repeated_micro_batch_is_published_once(
     spark: SparkSession,

@@ -147,3 +147,11 @@ def namespace(broker: Broker, request: pytest.FixtureRequest) -> Callable[[], st
         return name
 
     return create
+
+
+@pytest.fixture
+def deduplicating(broker: Broker, namespace: Callable[[], str]) -> str:
+    """Give a fresh namespace whose topics deduplicate."""
+    name = namespace()
+    broker.admin("POST", f"namespaces/{name}/deduplication", True)
+    return name

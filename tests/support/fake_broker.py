@@ -221,6 +221,21 @@ class FakeBroker:
         self._entries += 1
         return [receipt(command.send, self._entries - 1)]
 
+    def set_last(self, entry: int, *, mark: int | None = None) -> None:
+        """Answer from now on that the last entry is this one of ledger 1, and name a mark-delete position if given."""
+
+        def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+            response = pb.CommandGetLastMessageIdResponse(
+                request_id=command.getLastMessageId.request_id,
+                last_message_id=pb.MessageIdData(ledgerId=1, entryId=entry),
+            )
+            if mark is not None:
+                response.consumer_mark_delete_position.ledgerId = 1
+                response.consumer_mark_delete_position.entryId = mark
+            return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
+
+        self.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+
     def _last_message_id(self, _peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         nothing = pb.MessageIdData(ledgerId=MAXU, entryId=MAXU)
         answer = pb.CommandGetLastMessageIdResponse(

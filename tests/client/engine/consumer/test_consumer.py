@@ -75,20 +75,6 @@ def close_consumer(consumer_id: int = 0) -> bytes:
     return frame(Kind.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=MAXU))
 
 
-def answer_last(broker: FakeBroker, entry: int, *, mark_delete: int | None = None) -> None:
-    """Let the broker answer that the topic's last entry is this one, and the cursor's position."""
-    last = pb.CommandGetLastMessageIdResponse(last_message_id=pb.MessageIdData(ledgerId=1, entryId=entry))
-    if mark_delete is not None:
-        last.consumer_mark_delete_position.ledgerId = 1
-        last.consumer_mark_delete_position.entryId = mark_delete
-
-    def answer(_peer: Peer, command: pb.BaseCommand) -> list[bytes]:
-        last.request_id = command.getLastMessageId.request_id
-        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=last)]
-
-    broker.answers[Kind.GET_LAST_MESSAGE_ID] = answer
-
-
 # --- permits ----------------------------------------------------------------------------------------------------
 
 
@@ -527,7 +513,7 @@ async def test_has_message_available_unreadable_rest_is_false(
     """After a seek by time the broker's mark tells what is left, and it does not move for what is thrown away."""
     # What does not arrive counts as a message.
     monkeypatch.setattr("pulsar_native.engine.consumer.multi_topics_consumer._ENTRY_SECONDS", 0.05)
-    answer_last(fake, 5, mark_delete=3)
+    fake.set_last(5, mark=3)
     reader = await subscribed(
         cores(fake.url), subscription_mode=SubscriptionMode.NonDurable, start_message_id=MessageId.earliest
     )
@@ -602,7 +588,7 @@ async def test_redeliver_all_attaches_again_where_reads_are_slow(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch, answered: bool
 ) -> None:
     monkeypatch.setattr(redeliver_all, "_LIMIT_SECONDS", 0.1)
-    answer_last(fake, 99)
+    fake.set_last(99)
     core = cores(fake.url, operation_timeout_seconds=1)
     consumer = await subscribed(core, receiver_queue_size=10)
     if not answered:

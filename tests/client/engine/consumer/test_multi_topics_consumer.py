@@ -594,14 +594,7 @@ def chunk_of_two(number: int) -> bytes:
 
 async def reader_of(fake: FakeBroker, core: ClientCore, *topics: str, **options: Any) -> MultiTopicsConsumer:
     """Return a reader of topics whose last entry is 1."""
-
-    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
-        response = pb.CommandGetLastMessageIdResponse(
-            request_id=command.getLastMessageId.request_id, last_message_id=pb.MessageIdData(ledgerId=1, entryId=1)
-        )
-        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
-
-    fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+    fake.set_last(1)
     mode = {"subscription_mode": SubscriptionMode.NonDurable, "start_message_id": MessageId.earliest}
     return await subscribe(core, *topics, **mode, **options)
 

@@ -43,22 +43,6 @@ async def partition(core: ClientCore, subscribed: Subscribed, topic: str = "t", 
     return child  # type: ignore[no-any-return]
 
 
-def last_is(fake: FakeBroker, entry: int, mark: int | None = None, index: int = -1) -> None:
-    """Have the broker name this entry as the last one, and the mark-delete position if there is one."""
-
-    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
-        response = pb.CommandGetLastMessageIdResponse(
-            request_id=command.getLastMessageId.request_id,
-            last_message_id=pb.MessageIdData(ledgerId=1, entryId=entry, batch_index=index),
-        )
-        if mark is not None:
-            response.consumer_mark_delete_position.ledgerId = 1
-            response.consumer_mark_delete_position.entryId = mark
-        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
-
-    fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
-
-
 def seeks(fake: FakeBroker) -> list[pb.CommandSeek]:
     return [seen.command.seek for seen in fake.seen(Kind.SEEK)]
 
@@ -171,7 +155,7 @@ async def test_move_to_chunked_message_from_first_chunk(
 async def test_move_reader_to_latest_inclusive_is_last(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, last: int, sought: list[int]
 ) -> None:
-    last_is(fake, last % (MAXU + 1))
+    fake.set_last(last % (MAXU + 1))
     child = await partition(cores(fake.url), subscribed, **READER, **INCLUSIVE)
     await seek.move(child, MessageId.latest)
     assert [each.message_id.entryId for each in seeks(fake)] == sought
@@ -181,7 +165,7 @@ async def test_move_reader_to_latest_inclusive_is_last(
 async def test_open_at_latest_inclusive_steps_back(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, inclusive: bool
 ) -> None:
-    last_is(fake, 7)
+    fake.set_last(7)
     latest = {**READER, "start_message_id": MessageId.latest, "start_message_id_inclusive": inclusive}
     await partition(cores(fake.url), subscribed, **latest)
     assert [each.message_id.entryId for each in seeks(fake)] == ([7] if inclusive else [])
@@ -197,7 +181,7 @@ async def test_seek_by_time_sends_time_only(fake: FakeBroker, cores: Cores, subs
 
 
 async def test_seek_of_reader_by_time_survives_unload(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
-    last_is(fake, 9, mark=4)
+    fake.set_last(9, mark=4)
     child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **READER)
     await seek.seek(child, None, 1234)
     fake.peers[0].send(CLOSED_FOR_SEEK)
@@ -302,7 +286,7 @@ async def test_seek_during_redelivery_grants_permits_once(
     asked = await asyncio.to_thread(fake.wait, Kind.GET_LAST_MESSAGE_ID)
     await seek.seek(child, place(0))
     # The question of the redelivery is answered only now.
-    last_is(fake, 1)
+    fake.set_last(1)
     fake.peers[0].send(*fake.answers[Kind.GET_LAST_MESSAGE_ID](fake.peers[0], asked[0].command))
     await until(lambda: not child.core.permits.is_withheld)
     await round_trip(child)
@@ -354,7 +338,7 @@ async def test_last_and_mark_of_the_broker(fake: FakeBroker, cores: Cores, subsc
     child = await partition(cores(fake.url), subscribed)
     last, mark = await seek.last_and_mark(child)
     assert last.entry_id() == -1 and mark == MessageId.earliest
-    last_is(fake, 9, mark=4)
+    fake.set_last(9, mark=4)
     last, mark = await seek.last_and_mark(child)
     assert (last.entry_id(), mark.entry_id()) == (9, 4) and last.topic_name() == "persistent://public/default/t"
 
@@ -362,7 +346,7 @@ async def test_last_and_mark_of_the_broker(fake: FakeBroker, cores: Cores, subsc
 async def test_end_ahead_by_last_id(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     child = await partition(cores(fake.url), subscribed, **READER)
     assert not await available(child)
-    last_is(fake, 1)
+    fake.set_last(1)
     assert await available(child)
     fake.peers[0].send(singles(0, 1))
     await until(lambda: child.queued_messages() == 2)
@@ -374,7 +358,7 @@ async def test_end_ahead_by_last_id(fake: FakeBroker, cores: Cores, subscribed: 
 
 
 async def test_end_ahead_of_prefetched(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
-    last_is(fake, 1)
+    fake.set_last(1)
     child = await partition(cores(fake.url), subscribed, **READER)
     child.enable_prefetch()
     fake.peers[0].send(singles(0, 1))
@@ -389,5 +373,5 @@ async def test_end_ahead_non_persistent(fake: FakeBroker, cores: Cores, subscrib
     child = await partition(
         cores(fake.url), subscribed, "non-persistent://public/default/t", consumer_type=ConsumerType.Shared
     )
-    last_is(fake, 1)
+    fake.set_last(1)
     assert not await available(child) and not fake.seen(Kind.GET_LAST_MESSAGE_ID)
