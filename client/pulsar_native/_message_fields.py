@@ -205,8 +205,9 @@ class SingleEntryDecoder:
     ) -> list[Any]:
         """Remove deliveries from the left up to the first that is left to the usual decoder, and return their messages.
 
-        That is one of another attachment, up to the position `after`, or among the `complete` entries. At most `most`
-        messages, and none more when they have `most_bytes` payload bytes. Others may append deliveries concurrently.
+        That is one of another attachment, up to the position `after` or that of the one before it, or among the
+        `complete` entries. At most `most` messages, and none more when they have `most_bytes` payload bytes. Others may
+        append deliveries concurrently.
         """
         messages: list[Any] = []
         while deliveries and len(messages) < most and most_bytes > 0:
@@ -224,6 +225,7 @@ class SingleEntryDecoder:
             if place is None:
                 break
             deliveries.popleft()
+            after = key
             entry = self._entry_kind(
                 parsed, body, delivery, topic=self._topic, partition=self._partition, schema=self._schema
             )

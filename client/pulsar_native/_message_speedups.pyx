@@ -213,6 +213,7 @@ cdef class SingleEntryDecoder:
                     break
                 meta_start, start, end = place
             take()
+            after = key
             entry = <EntryFields>(<PyTypeObject*>self.entry_kind).tp_new(
                 <PyTypeObject*>self.entry_kind, self.nothing, NULL
             )

@@ -589,6 +589,7 @@ def test_single_entry_decoder_limits(fields: ModuleType, singles: Any) -> None:
     assert left(*entries, most=2) == [7, 8, 9] and left(*entries, most=0) == [5, 6, 7, 8, 9]
     # Of five bytes each: none more when there are so many.
     assert left(*entries, size=5) == [6, 7, 8, 9] and left(*entries, size=6) == [7, 8, 9]
+    assert left(*entries[:3], *entries[:2]) == [5, 6], "again"
     assert left(entries[0], delivered(fields, ORDINARY["single"], 6, attachment=2)) == [6]
     assert left(entries[0], delivered(fields, ORDINARY["batch of one"], 6, words=[1])) == [6]
     assert left() == []

@@ -120,15 +120,21 @@ def test_wheels_airflow_commands_without_extras(clean: Clean) -> None:
     assert clean.told("providers", "queues") == []
 
 
-def test_wheels_airflow_commands_with_extras(complete: Clean) -> None:
+def test_wheels_airflow_describes_provider(complete: Clean) -> None:
     (described,) = complete.told("providers", "get", "airflow-provider-pulsar")
     assert described["Provider"] == "airflow-provider-pulsar"
     (whole,) = complete.told("providers", "get", "airflow-provider-pulsar", "--full")
     assert whole["documentation-url"] == "https://docs.example.org/"
+
+
+def test_wheels_airflow_commands_with_extras(complete: Clean) -> None:
     (queue,) = complete.told("providers", "queues")
     assert queue["queue_class_names"] == "airflow_provider_pulsar.queues.pulsar.PulsarMessageQueueProvider"
     links = {each["extra_link_class_name"] for each in complete.told("providers", "links")}
     assert "airflow_provider_pulsar.links.pulsar.PulsarTopicLink" in links
+
+
+def test_wheels_airflow_loads_plugin(complete: Clean) -> None:
     plugins = {each["name"] for each in complete.told("plugins")}
     assert "pulsar_event_producer" in plugins
     assert {"pyspark-pulsar", "pyspark-client", "apache-airflow-providers-common-messaging"} <= complete.packages()

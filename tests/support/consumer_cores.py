@@ -60,12 +60,12 @@ class PlainDecoding:
         )
 
     def decode_singles(
-        self, deliveries: deque[Delivery], attachment: int, start: StartFilter, most: int, most_bytes: int
+        self, deliveries: deque[Delivery], attachment: int, after: EntryKey, most: int, most_bytes: int
     ) -> list[Message]:
         if self.key_missing:
             return []
         done = dict.fromkeys(self.acknowledged | self.redirected)
-        messages = self._singles.decode(deliveries, attachment, start.covered_to, done, most, most_bytes)
+        messages = self._singles.decode(deliveries, attachment, after, done, most, most_bytes)
         self.counted += len(messages)
         return messages
 

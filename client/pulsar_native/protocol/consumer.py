@@ -25,6 +25,7 @@ from pulsar_native._message_fields import make_deliveries
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.ack_grouping import NO_ENTRY
 from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, ReceivedEntry, StartFilter, Undecryptable
@@ -59,9 +60,11 @@ class Decoding(Protocol):
         """
 
     def decode_singles(
-        self, deliveries: deque[Delivery], attachment: int, start: StartFilter, most: int, most_bytes: int
+        self, deliveries: deque[Delivery], attachment: int, after: EntryKey, most: int, most_bytes: int
     ) -> list[Message]:
-        """Remove and decode entries of one message, up to the first that needs more than parsing; may return none."""
+        """Remove and decode entries of one message, up to the first that needs more than parsing, or is not behind
+        `after` and the one before it; may return none.
+        """
 
     def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
         """Handle an undecodable delivery and return its permits."""
@@ -97,6 +100,7 @@ class ConsumerCore:
         scaled_within: ReceiverMemory | None = None,
         redelivers_entries: bool = False,
         rewinds: bool = False,
+        in_order: bool = False,
         arriving: Arriving | None = None,
     ) -> None:
         self._consumer_id = consumer_id
@@ -106,6 +110,10 @@ class ConsumerCore:
         # redeliver everything moves the cursor.
         self._redelivers_entries = redelivers_entries
         self.rewinds = rewinds
+        # Subscriptions that deliver each entry once in an attachment, in order, until everything is redelivered; and
+        # the last entry decoded in this one, None where an entry may be delivered again.
+        self._in_order = in_order
+        self._delivered_to: EntryKey | None = None
         # All deliveries and created messages; and the same for the application: the same objects, or empty ones during
         # a strict pause.
         self.all_deliveries: deque[Delivery] = deque()
@@ -184,6 +192,7 @@ class ConsumerCore:
             start = self._position.start_message_id()
             self.drop_queued()
         self.attachment += 1
+        self._delivered_to = NO_ENTRY if self._in_order else None
         self.newest = None
         return start
 
@@ -320,11 +329,12 @@ class ConsumerCore:
     def _decode_singles(self, most: int, most_bytes: int) -> list[Message]:
         """Decode entries of one message each as far as they need nothing else, and return their messages."""
         position = self._position
-        messages = self._decoding.decode_singles(self._deliveries, self.attachment, position.filter, most, most_bytes)
+        after = max(position.filter.covered_to, self._delivered_to or NO_ENTRY)
+        messages = self._decoding.decode_singles(self._deliveries, self.attachment, after, most, most_bytes)
         if messages:
             self._decoded = None
             entry = messages[-1].entry
-            position.last_decoded = (entry.ledger_id, entry.entry_id)
+            self._on_decoded((entry.ledger_id, entry.entry_id))
         return messages
 
     def _left_before_permits(self) -> int:
@@ -478,8 +488,7 @@ class ConsumerCore:
         if delivery.attachment != self.attachment:
             return True
         decoding, position = self._decoding, self._position
-        if decoding.is_acknowledged(key):
-            position.last_decoded = key
+        if self._is_unwanted(key):
             self.permits.count(delivery.undecoded_cost())
             return True
         try:
@@ -488,10 +497,10 @@ class ConsumerCore:
             self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
-            position.last_decoded = key
+            self._on_decoded(key)
             self.permits.count(decoding.on_undecodable(delivery, error))
             return True
-        position.last_decoded = key
+        self._on_decoded(key)
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self.permits.count(1)
@@ -505,6 +514,20 @@ class ConsumerCore:
             if self._scaled is not None:
                 self._scaled.on_decoded(given)
         return True
+
+    def _is_unwanted(self, key: EntryKey) -> bool:
+        """True if an entry was acknowledged here, or delivered twice: the broker may do so after a seek of a reader."""
+        if self._delivered_to is not None and key <= self._delivered_to:
+            return True
+        if self._decoding.is_acknowledged(key):
+            self._on_decoded(key)
+            return True
+        return False
+
+    def _on_decoded(self, key: EntryKey) -> None:
+        self._position.last_decoded = key
+        if self._delivered_to is not None:
+            self._delivered_to = key
 
     def _wait_for_key(self, delivery: Delivery, wanted: KeyWanted) -> None:
         """Have a private key read; deliveries wait in order meanwhile."""
@@ -584,6 +607,7 @@ class ConsumerCore:
         Where the cursor is moved, only `rewind` writes the request, and no permits are granted until `end_rewind`.
         """
         returned = self.opened()[0] + sum(map(Delivery.undecoded_cost, self.all_deliveries))
+        self._delivered_to = None
         self.drop_queued()
         if self.rewinds:
             self.epoch += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import faulthandler
 import json
 import os
 import pickle
@@ -174,6 +175,8 @@ def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     assert issuer.held.wait(10)
     child = os.fork()
     if child == 0:
+        # Where it stands, if it does not end in time.
+        faulthandler.dump_traceback_later(9)
         os._exit(0 if plugin.auth_data().startswith(b"token-") else 1)
     issuer.go.set()
     watch = os.pidfd_open(child)

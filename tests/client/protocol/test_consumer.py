@@ -47,6 +47,7 @@ class ConsumerModel(RuleBasedStateMachine):
             start=MessageId.earliest if kind == "reader" else None,
             redelivers_entries=kind == "shared",
             rewinds=kind != "shared",
+            in_order=kind == "reader",
         )
         self.prefetches = prefetches
         if prefetches:
@@ -546,6 +547,45 @@ def test_seek_drops_queued_and_sets_start() -> None:
     core.on_seek(MessageId(-1, LEDGER, 9, 2), MessageId(-1, LEDGER, 9, 2), inclusive=False)
     assert core.is_empty() and decoding.counted == 1
     assert core.begin_attachment() == MessageId(-1, LEDGER, 9, 2)
+
+
+@pytest.mark.parametrize("prefetch", [0, 100])
+@pytest.mark.parametrize("size", [1, 2])
+def test_entry_delivered_twice_in_order_is_dropped(size: int, prefetch: int) -> None:
+    core, _ = attached(50, durable=False, start=MessageId.earliest, in_order=True)
+    if prefetch:
+        core.enable_prefetch()
+
+    def read(*entries: int) -> list[int]:
+        for entry in entries:
+            core.append(command(entry), batch(0, size) if size > 1 else single_entry(b"0"))
+        found = []
+        while (message := core.dequeue(prefetch)) is not None:
+            found.append(message.message_id().entry_id())
+        core.count_dequeued()
+        assert found == sorted([*set(found)] * size)
+        return [*dict.fromkeys(found)]
+
+    assert grants(core) == [50]
+    assert read(2, 3, 2, 3, 4) == [2, 3, 4]
+    assert core.permits.to_return == 5 * size
+    assert read(3, 4) == [] and read(5) == [5]
+    # A seek goes back, and a request to redeliver everything has entries delivered twice.
+    core.on_seek(MessageId(-1, LEDGER, 2), None, inclusive=False)
+    core.begin_attachment()
+    core.attached()
+    assert read(2, 3, 2, 3) == [3]
+    core.redeliver_all()
+    assert read(3, 4) == [3, 4]
+    core.begin_attachment()
+    assert read(3, 4) == []
+
+
+def test_entry_redelivered_out_of_order_is_not_dropped() -> None:
+    core, _ = attached()
+    for number in (2, 3, 2):
+        core.append(command(number), single_entry(b"%d" % number))
+    assert values(core) == [2, 3, 2]
 
 
 def test_scaled_queue_has_own_permits() -> None:

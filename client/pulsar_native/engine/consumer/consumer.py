@@ -30,7 +30,7 @@ from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
 from pulsar_native.engine.consumer.undecodable import UndecodableEntries
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
-from pulsar_native.enums import SubscriptionMode
+from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     NotConnected,
@@ -152,6 +152,7 @@ class PartitionConsumer(Handler):
             # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
             # progress.
             rewinds=not by_entry and topic.is_persistent,
+            in_order=config.consumer_type is ConsumerType.Exclusive and topic.is_persistent and not self._durable,
             arriving=arriving,
         )
         self._redeliver_all = RedeliverAll(

@@ -241,6 +241,33 @@ async def test_seek_drops_deliveries_until_attached(fake: FakeBroker, cores: Cor
     assert child.is_connected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (READER, b"89"),
+        ({}, b"8989"),
+        (READER | {"consumer_type": ConsumerType.Shared}, b"8989"),
+        (READER | {"consumer_type": ConsumerType.Failover}, b"8989"),
+    ],
+    ids=["reader", "durable", "shared", "failover"],
+)
+async def test_seek_of_reader_drops_what_comes_twice(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any], expected: bytes
+) -> None:
+    child = await partition(cores(fake.url), subscribed, receiver_queue_size=2, **options)
+    await seek.seek(child, place(7), inclusive=False)
+    fake.peers[0].send(singles(7, 8, 9, 8, 9))
+    assert b"".join(await take(child, len(expected))) == expected
+    assert child.dequeue() is None
+
+
+async def test_reader_of_non_persistent_drops_nothing(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    # Its entries have no order by id.
+    child = await partition(cores(fake.url), subscribed, "non-persistent://public/default/t", **READER)
+    fake.peers[0].send(singles(5, 5, 4))
+    assert b"".join(await take(child, 3)) == b"554"
+
+
 async def test_seek_to_chunked_delivers_from_first_chunk(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
