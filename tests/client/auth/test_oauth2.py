@@ -8,8 +8,11 @@ import json
 import os
 import pickle
 import select
+import signal
 import ssl
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -175,8 +178,8 @@ def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     assert issuer.held.wait(10)
     child = os.fork()
     if child == 0:
-        # Where it stands, if it does not end in time.
-        faulthandler.dump_traceback_later(9)
+        # The parent asks where it stands, if it does not end in time.
+        faulthandler.register(signal.SIGUSR1, sys.__stderr__)
         os._exit(0 if plugin.auth_data().startswith(b"token-") else 1)
     issuer.go.set()
     watch = os.pidfd_open(child)
@@ -185,7 +188,9 @@ def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     finally:
         os.close(watch)
     if not ended_in_time:
-        os.kill(child, 9)
+        os.kill(child, signal.SIGUSR1)
+        time.sleep(0.5)
+        os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     fetching.join()
     assert ended_in_time and status == 0
