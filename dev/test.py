@@ -142,7 +142,7 @@ def run_suite(
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
         command += ["-n", str(suite.processes), "--dist", suite.dist]
-    code = _run(command, env, None if shown else _output_of(suite.name))
+    code, cpu_seconds = _run(command, env, None if shown else _output_of(suite.name))
     if not written.exists():
         say(f"{suite.name}: pytest ended with {code} and wrote no results")
         return Count(failed=1)
@@ -154,7 +154,7 @@ def run_suite(
     elif not result["tests"]:
         say(f"{suite.name}: {suite.folder} has no tests")
         count.failed += 1
-    say(f"{suite.name}: {count} in {result['seconds']:.0f} s")
+    say(f"{suite.name}: {count} in {result['seconds']:.0f} s, {cpu_seconds:.1f} s of CPU")
     return count
 
 
@@ -174,17 +174,25 @@ _stopping = threading.Event()
 _lock, _archive_lock = threading.Lock(), threading.Lock()
 
 
-def _run(command: list[str], env: dict[str, str], output: Path | None) -> int:
-    """Run pytest in a process group of its own, so that an interrupt can end it with all it started."""
+def _run(command: list[str], env: dict[str, str], output: Path | None) -> tuple[int, float]:
+    """Run a command in a process group of its own, so that an interrupt can end it with all it started.
+
+    Returns its exit code and the CPU seconds it took, with the processes it started and waited for.
+    """
     with contextlib.ExitStack() as stack:
         target = None if output is None else stack.enter_context(output.open("wb"))
         with _lock:
             if _stopping.is_set():
-                return int(signal.SIGINT)
+                return int(signal.SIGINT), 0.0
             process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, stdout=target, stderr=target)
             _running.append(process)
         try:
-            return process.wait()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode, used.ru_utime + used.ru_stime
+        except ChildProcessError:
+            # The thread that stops the run was first.
+            return process.wait(), 0.0
         except BaseException:
             _end(process)
             raise
@@ -295,7 +303,7 @@ def run(
 def run_checks(*, shown: bool = True) -> Count:
     """Run the checks in a process of their own; any that fail are one failure."""
     command = [sys.executable, str(Path(__file__).with_name("checks.py"))]
-    return Count(failed=int(_run(command, dict(os.environ), None if shown else _output_of("checks")) != 0))
+    return Count(failed=int(_run(command, dict(os.environ), None if shown else _output_of("checks"))[0] != 0))
 
 
 def _run_beside(steps: Sequence[Callable[[dict[str, str]], Count]], jobs: int) -> list[Count]:

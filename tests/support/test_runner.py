@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -116,6 +117,8 @@ def test_suites_run_beside_each_other(
     assert str(total) == "1 passed, 2 failed, 0 skipped"
     shown = capfd.readouterr().out
     assert "1 passed" in shown and "1 failed" in shown
+    # pytest itself takes some.
+    assert all(float(used) > 0 for used in re.findall(r"([\d.]+) s of CPU", shown)) and shown.count("of CPU") == 2
     assert {"test: one: starts", "test: two: starts", "check: format: FAILED"} <= set(shown.splitlines())
 
 
