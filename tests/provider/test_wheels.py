@@ -128,6 +128,7 @@ def test_wheels_airflow_describes_provider(complete: Clean) -> None:
 
 
 def test_wheels_airflow_commands_with_extras(complete: Clean) -> None:
+    assert {"pyspark-pulsar", "pyspark-client", "apache-airflow-providers-common-messaging"} <= complete.packages()
     (queue,) = complete.told("providers", "queues")
     assert queue["queue_class_names"] == "airflow_provider_pulsar.queues.pulsar.PulsarMessageQueueProvider"
     links = {each["extra_link_class_name"] for each in complete.told("providers", "links")}
@@ -137,7 +138,6 @@ def test_wheels_airflow_commands_with_extras(complete: Clean) -> None:
 def test_wheels_airflow_loads_plugin(complete: Clean) -> None:
     plugins = {each["name"] for each in complete.told("plugins")}
     assert "pulsar_event_producer" in plugins
-    assert {"pyspark-pulsar", "pyspark-client", "apache-airflow-providers-common-messaging"} <= complete.packages()
 
 
 def test_wheels_connection_form_has_the_fields(clean: Clean) -> None:

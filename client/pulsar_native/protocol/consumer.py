@@ -328,8 +328,7 @@ class ConsumerCore:
 
     def _decode_singles(self, most: int, most_bytes: int) -> list[Message]:
         """Decode entries of one message each as far as they need nothing else, and return their messages."""
-        position = self._position
-        after = max(position.filter.covered_to, self._delivered_to or NO_ENTRY)
+        after = max(self._position.filter.covered_to, self._delivered_to or NO_ENTRY)
         messages = self._decoding.decode_singles(self._deliveries, self.attachment, after, most, most_bytes)
         if messages:
             self._decoded = None
