@@ -13,6 +13,7 @@ import pytest
 
 import pulsar_native
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from class_archive import driver_options
 from environments import ENVS, tables_folder
 from support.brokers import Broker, NewTopic
 from support.publishing import publish_groups
@@ -43,13 +44,18 @@ print("VERSIONS " + json.dumps(found))
 """
 
 
+@pytest.fixture(scope="module")
+def jvm_options() -> str:
+    """Return the options of drivers: the suite's class archive is of another Spark, whose classes these do not have."""
+    return driver_options(ENVIRONMENT.name)
+
+
 @pytest.fixture
-def spark_local(monkeypatch: pytest.MonkeyPatch) -> None:
+def spark_local(monkeypatch: pytest.MonkeyPatch, jvm_options: str) -> None:
     """Define spark_default as this machine, with drivers that start quickly."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    if "SPARK_SUBMIT_OPTS" not in os.environ:
-        monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", jvm_options)
 
 
 def conf_of(kind: str, folder: Path) -> dict[str, str]:
