@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from broker import BrokerError, Standalone
-from environments import ENVS, jars_folder, java_path, say
+from environments import ENVS, alone, jars_folder, java_path, say
 
 # The tests' JVMs live for seconds, or do little: the optimizing compiler and the concurrent collector cost them half
 # their time.
@@ -98,11 +98,11 @@ def _options(name: str, archive: Path, java: str, jars: Iterable[Path], job: str
     stamp = archive.with_name("stamp.json")
     try:
         key = _key(java, jars, job)
-        kept = _read(stamp)
-        if kept.get("key") != key or not _is_whole(archive, kept.get("sha256")):
-            archive.parent.mkdir(parents=True, exist_ok=True)
-            stamp.write_text(json.dumps({"key": key, "sha256": _make(name, archive, make)}))
-        usable = archive.is_file()
+        with alone(archive.parent):
+            kept = _read(stamp)
+            if kept.get("key") != key or not _is_whole(archive, kept.get("sha256")):
+                stamp.write_text(json.dumps({"key": key, "sha256": _make(name, archive, make)}))
+            usable = archive.is_file()
     except OSError as error:
         say(f"{name}: no class archive ({error})")
         usable = False

@@ -446,10 +446,10 @@ TARGETS: dict[str, Callable[[], None]] = {
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Hold the lock of this checkout, so that two set-ups at once do not build one folder."""
-    ENVS.mkdir(exist_ok=True)
-    with (ENVS / ".lock").open("w") as lock:
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is made if it is missing, so that two set-ups at once do not build it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -460,7 +460,7 @@ def _alone() -> Iterator[None]:
 
 def make(*names: str) -> None:
     """Make the named targets that are not made yet; blocking, safe to call from several processes."""
-    with _alone():
+    with alone(ENVS):
         for name in names:
             TARGETS[name]()
 
@@ -479,7 +479,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if "pins" in options.targets:
-            with _alone():
+            with alone(ENVS):
                 compile_pins(options.upgrade)
         make(*chosen(options.targets))
     except SetupError as error:

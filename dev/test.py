@@ -135,8 +135,7 @@ def run_suite(
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
     if suite.spark is not None and "SPARK_SUBMIT_OPTS" not in env:
-        with _archive_lock:
-            env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
+        env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
     say(f"{suite.name}: starts")
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
@@ -171,7 +170,7 @@ def _output_of(name: str) -> Path:
 # Processes of the suites that run now; nothing is started any more once _stopping is set.
 _running: list[subprocess.Popen[bytes]] = []
 _stopping = threading.Event()
-_lock, _archive_lock = threading.Lock(), threading.Lock()
+_lock = threading.Lock()
 
 
 def _run(command: list[str], env: dict[str, str], output: Path | None) -> tuple[int, float]:

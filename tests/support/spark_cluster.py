@@ -15,10 +15,12 @@ import sys
 import time
 from pathlib import Path
 
+from class_archive import JVM_OPTIONS
+
 _OURS = re.compile(r"_?(pulsar_native|pyspark_pulsar)\b|__editable__|.*\.pth$")
 _SECONDS = 90
 # All JVMs of a cluster live for seconds, as the tests' other drivers: with their options they start in half the CPU.
-_JAVA = os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+_JAVA = os.environ.get("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
 # Settings of an application for its executors, and its driver where that runs in the cluster.
 JAVA_CONF = {f"spark.{role}.extraJavaOptions": _JAVA for role in ("driver", "executor")}
 

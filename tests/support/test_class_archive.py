@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import class_archive
+import environments
 from class_archive import JVM_OPTIONS, archive_options, broker_options, driver_options
 
 
@@ -63,6 +66,23 @@ def test_archive_is_made_once(kind: Kind) -> None:
     assert options == f"{JVM_OPTIONS} {archive_options(kind.archive)}"
     assert kind.archive.read_bytes() == b"classes"
     assert kind.options(make) == options and make.made == 1
+
+
+def test_archive_wanted_twice_at_once_is_made_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = threading.Event()
+    monkeypatch.setattr(environments, "say", lambda _text: waits.set())
+    make = Maker()
+    others: list[Future[str]] = []
+
+    def make_while_another_waits(archive: Path) -> None:
+        others.append(pool.submit(kind.options, make))
+        assert waits.wait(10), "nothing kept the other one from making it too"
+        make(archive)
+
+    with ThreadPoolExecutor(1) as pool:
+        options = kind.options(make_while_another_waits)
+        assert others[0].result(10) == options
+    assert make.made == 1 and kind.archive.read_bytes() == b"classes"
 
 
 def _damage(kind: Kind) -> None:
