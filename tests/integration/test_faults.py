@@ -429,6 +429,14 @@ class TestOperationTimeout:
         through.drop(Command[answer], TO_CLIENT, times=None)
         self.timed(lambda: slow.subscribe(topic(), "sub"))
 
+    @pytest.mark.parametrize("step", ["create_producer", "subscribe"])
+    def test_slow_steps_count_as_one_operation(self, slow: Any, through: Relay, topic: NewTopic, step: str) -> None:
+        # The connection and the number of partitions take 0.8 of the time-out: the lookup gets only the rest.
+        through.delay(0.4 * self.SECONDS)
+        through.drop(Command.LOOKUP_RESPONSE, TO_CLIENT, times=None)
+        self.timed(lambda: slow.create_producer(topic()) if step == "create_producer" else slow.subscribe(topic(), "s"))
+        through.delay(0)
+
     def test_metadata_and_last_id(self, slow: Any, through: Relay, topic: NewTopic) -> None:
         name = topic()
         consumer = slow.subscribe(name, "sub")

@@ -196,21 +196,26 @@ class ClientCore:
         """Return the deadline of an operation that begins now."""
         return self.engine.loop.time() + self.config.operation_timeout_seconds
 
-    async def partition_count(self, topic: TopicName, *, auto_create: bool = True) -> int:
+    async def partition_count(
+        self, topic: TopicName, *, auto_create: bool = True, deadline: float | None = None
+    ) -> int:
         """Return a topic's number of partitions, 0 for an unpartitioned topic."""
         await self._begin(True)
         if topic.is_partition:
             return 0
-        return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
+        until = self.deadline() if deadline is None else deadline
+        return await self.lookup.partitions(topic, until, auto_create=auto_create)
 
-    async def _looked_up(self, topic: TopicName, meanwhile: Callable[[], None]) -> tuple[int, BrokerOfTopic | None]:
+    async def _looked_up(
+        self, topic: TopicName, deadline: float, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
         """Return a topic's number of partitions, and perhaps the broker of one that has none; see the lookup's."""
         if topic.is_partition:
             return 0, None
-        return await self.lookup.partitions_and_broker(topic, self.deadline(), meanwhile)
+        return await self.lookup.partitions_and_broker(topic, deadline, meanwhile)
 
     async def _made_for(
-        self, names: list[TopicName], make: Callable[[dict[TopicName, int]], _Made]
+        self, names: list[TopicName], deadline: float, make: Callable[[dict[TopicName, int]], _Made]
     ) -> tuple[_Made, BrokerOfTopic | None]:
         """Return what `make` makes of topics and their numbers of partitions, and the broker of a single unpartitioned
         one if it has been found by the way.
@@ -220,12 +225,12 @@ class ClientCore:
         if len(names) == 1:
             (name,) = names
             early: list[_Made] = []
-            count, broker = await self._looked_up(name, lambda: early.append(make({name: 0})))
+            count, broker = await self._looked_up(name, deadline, lambda: early.append(make({name: 0})))
             if not count:
                 return early[0] if early else make({name: 0}), broker
             partitions = {name: count}
         else:
-            counts = await gather(self.partition_count(name) for name in names)
+            counts = await gather(self.partition_count(name, deadline=deadline) for name in names)
             partitions = dict(zip(names, counts, strict=True))
         await self.engine.enter_loop()
         return make(partitions), None
@@ -243,11 +248,14 @@ class ClientCore:
         By the calling thread as far as `Engine.run_eager` allows, for a topic without partitions.
         """
         await self._begin(chain is None and not config.encryption_key_names)
+        # One operation, however many requests it takes.
+        deadline = self.deadline()
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
         used_schema = schema
         producer, broker = await self._made_for(
             [topic],
+            deadline,
             lambda partitions: (
                 TopicProducer(self, config, topic, partitions[topic], used_schema)
                 if chain is None
@@ -255,7 +263,7 @@ class ClientCore:
             ),
         )
         try:
-            await producer.open(broker)
+            await producer.open(broker, deadline)
         except IncompatibleSchema as error:
             await self.engine.enter_loop()
             raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
@@ -315,6 +323,8 @@ class ClientCore:
         By the calling thread as far as `Engine.run_eager` allows, for one topic without partitions.
         """
         await self._begin(chain is None and activity is None and _is_plain(topics, config))
+        # One operation, however many requests it takes.
+        deadline = self.deadline()
         pattern = topics if isinstance(topics, TopicPattern) else None
         names: list[TopicName] = []
         if not isinstance(topics, TopicPattern):
@@ -332,12 +342,12 @@ class ClientCore:
             return MultiTopicsConsumer(self, config, partitions, schema, wire_schema, first)
 
         build = partial(FirstSubscribe, self, config, wire_schema=wire_schema) if chain is None else None
-        consumer, broker = await self._consumer_of(names, build, make)
+        consumer, broker = await self._consumer_of(names, deadline, build, make)
         consumer.activity = activity
         if pattern is not None:
             consumer.pattern = PatternTopicsWatcher(self, consumer.subscriptions, pattern, changed)
         try:
-            await consumer.open(broker)
+            await consumer.open(broker, deadline)
         except IncompatibleSchema as error:
             if error.topic is None:
                 raise
@@ -354,6 +364,7 @@ class ClientCore:
     async def _consumer_of(
         self,
         names: list[TopicName],
+        deadline: float,
         build: Callable[[TopicName], FirstSubscribe] | None,
         make: Callable[[dict[TopicName, int], FirstSubscribe | None], MultiTopicsConsumer],
     ) -> tuple[MultiTopicsConsumer, BrokerOfTopic | None]:
@@ -363,10 +374,10 @@ class ClientCore:
         makes one, and makes the consumer while the broker works on it.
         """
         if build is None or len(names) != 1:
-            return await self._made_for(names, lambda partitions: make(partitions, None))
+            return await self._made_for(names, deadline, lambda partitions: make(partitions, None))
         (topic,) = names
         built: list[FirstSubscribe] = []
-        count, broker = await self._looked_up(topic, lambda: built.append(build(topic)))
+        count, broker = await self._looked_up(topic, deadline, lambda: built.append(build(topic)))
         if count:
             await self.engine.enter_loop()
             return make({topic: count}, None), None

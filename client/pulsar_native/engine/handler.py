@@ -102,10 +102,13 @@ class Handler(ABC):
         """Attach to this broker at the next attempt, without a lookup."""
         self._found = broker
 
-    async def open(self) -> None:
-        """Attach for the first time, within one operation time-out; again after a failure."""
+    async def open(self, deadline: float | None = None) -> None:
+        """Attach for the first time until the deadline, by default within one operation time-out; again after a
+        failure.
+        """
         self._has_left = False
-        deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
+        if deadline is None:
+            deadline = self.client.deadline()
         try:
             await self.client.lookup.retry(self._attach_once, self.topic, deadline, patient=self.waits_for_its_turn)
         except BaseException as error:

@@ -131,14 +131,14 @@ class MultiTopicsConsumer:
         if self.activity is not None:
             self.activity.changed(is_active, partition)
 
-    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+    async def open(self, broker: BrokerOfTopic | None = None, deadline: float | None = None) -> None:
         """Subscribe to every partition; the first failure closes the others and is raised.
 
-        `broker` serves the only topic, if that is known: it is not looked up then.
+        `broker` serves the only topic, if that is known: it is not looked up then. The `deadline` is that of all.
         """
         subscriptions = self.subscriptions
         try:
-            await subscriptions.open(broker)
+            await subscriptions.open(broker, deadline)
             if self.pattern is not None:
                 subscriptions.changes = True
                 await self.pattern.open()

@@ -16,12 +16,12 @@ async def _ready(consumer: PartitionConsumer) -> Connection:
     return await consumer.ready(consumer.client.config.operation_timeout_seconds)
 
 
-async def open_at_start(consumer: PartitionConsumer) -> None:
-    """Subscribe for the first time, within one operation time-out; an inclusive start at `latest` is the last message,
-    where the broker starts behind it.
+async def open_at_start(consumer: PartitionConsumer, deadline: float | None = None) -> None:
+    """Subscribe for the first time until the deadline, by default within one operation time-out; an inclusive start at
+    `latest` is the last message, where the broker starts behind it.
     """
     steps_back = consumer.position.starts_at_latest and consumer.position.inclusive_by_config
-    await consumer.open()
+    await consumer.open(deadline)
     if steps_back:
         await _step_back(consumer)
 

@@ -113,17 +113,17 @@ class TopicSubscriptions:
         self.fast_acks: dict[str, PendingAcks] = {}
         self._offer_fast_acks(self.children)
 
-    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+    async def open(self, broker: BrokerOfTopic | None = None, deadline: float | None = None) -> None:
         """Subscribe to every partition; the first failure is raised when all were tried.
 
-        `broker` serves the only topic, if that is known: it is not looked up then.
+        `broker` serves the only topic, if that is known: it is not looked up then. The `deadline` is that of all.
         """
         if len(self.children) == 1:
             (child,) = self.children
             child.assign(broker)
-            await open_at_start(child)
+            await open_at_start(child, deadline)
             return
-        await gather_settled(open_at_start(child) for child in self.children)
+        await gather_settled(open_at_start(child, deadline) for child in self.children)
 
     def start_growth(self) -> None:
         """Look for new partitions from now on, where there may be any."""

@@ -49,10 +49,10 @@ class LazyPartitionProducer(PartitionProducer):
         """True if it was created at the broker, or is being created."""
         return self._is_wanted
 
-    async def open(self) -> None:
-        """Create it at the broker now."""
+    async def open(self, deadline: float | None = None) -> None:
+        """Create it at the broker now, until the deadline."""
         self._is_wanted = True
-        await super().open()
+        await super().open(deadline)
         self._is_joined = True
 
     # --- sending (any thread) ---------------------------------------------------------------------------------------

@@ -92,22 +92,22 @@ class TopicProducer:
             return 0
         return self._routing.choose(OutgoingMessage(b""), len(self.children), time.monotonic())
 
-    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+    async def open(self, broker: BrokerOfTopic | None = None, deadline: float | None = None) -> None:
         """Create the producer on every partition, unless lazy; the first failure closes the others and is raised.
 
-        `broker` serves the topic, if that is known: it is not looked up then.
+        `broker` serves the topic, if that is known: it is not looked up then. The `deadline` is that of all partitions.
         """
         try:
             if self._keys is not None:
                 await self._keys.start()
             # The first partition determines a generated name, so that all partitions share one, as in Java.
             self._first.assign(broker)
-            await self._first.open()
+            await self._first.open(deadline)
             others = [child for child in self.children if child is not self._first]
             for child in others:
                 self._share_name(child)
             if not self._lazy:
-                await gather_settled(child.open() for child in others)
+                await gather_settled(child.open(deadline) for child in others)
         except BaseException:
             for child in self.children:
                 await close(child)
