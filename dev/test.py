@@ -39,6 +39,12 @@ RESULTS = ROOT / ".results"
 # Suites that run at a time, where there are two cores.
 JOBS = 2 if (os.cpu_count() or 1) > 1 else 1
 _PROGRESS_SECONDS = 60
+# A suite that prints nothing for so long does not go on: more than any test may take (tests/conftest.py).
+_IDLE_SECONDS = 1500
+_IDLE_SECONDS_OF_SLOW = 2400
+# Failed tests that are shown once more at the end, and lines of each.
+_SHOWN_FAILURES = 20
+_SHOWN_LINES = 12
 
 # Node id of a test that may be skipped -> why that is right. Nothing else may be.
 ALLOWED_SKIPS: dict[str, str] = {}
@@ -140,18 +146,19 @@ def run_suite(
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
-        command += ["-n", str(suite.processes), "--dist", suite.dist]
+        # A process that dies fails the suite at once: a new one would be given the same test again.
+        command += ["-n", str(suite.processes), "--dist", suite.dist, "--max-worker-restart", "0"]
     code, cpu_seconds = _run(command, env, None if shown else _output_of(suite.name))
     if not written.exists():
-        say(f"{suite.name}: pytest ended with {code} and wrote no results")
+        _fail(f"{suite.name}: pytest ended with {code} and wrote no results")
         return Count(failed=1)
     result = json.loads(written.read_text())
     count = _count(result["tests"])
     if code not in (0, 1, 5) or (code == 1 and not count.failed):
-        say(f"{suite.name}: pytest ended with {code}")
+        _fail(f"{suite.name}: pytest ended with {code}")
         count.failed += 1
     elif not result["tests"]:
-        say(f"{suite.name}: {suite.folder} has no tests")
+        _fail(f"{suite.name}: {suite.folder} has no tests")
         count.failed += 1
     say(f"{suite.name}: {count} in {result['seconds']:.0f} s, {cpu_seconds:.1f} s of CPU")
     return count
@@ -167,8 +174,10 @@ def _output_of(name: str) -> Path:
     return RESULTS / f"{name}.log"
 
 
-# Processes of the suites that run now; nothing is started any more once _stopping is set.
-_running: list[subprocess.Popen[bytes]] = []
+# Processes of the suites that run now, with the files of their output; nothing is started any more once _stopping is set.
+_running: dict[subprocess.Popen[bytes], Path | None] = {}
+# What failed, to be shown once more at the end, where it is found.
+_failures: list[str] = []
 _stopping = threading.Event()
 _lock = threading.Lock()
 
@@ -184,7 +193,7 @@ def _run(command: list[str], env: dict[str, str], output: Path | None) -> tuple[
             if _stopping.is_set():
                 return int(signal.SIGINT), 0.0
             process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, stdout=target, stderr=target)
-            _running.append(process)
+            _running[process] = output
         try:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -196,7 +205,7 @@ def _run(command: list[str], env: dict[str, str], output: Path | None) -> tuple[
             _end(process)
             raise
         finally:
-            _running.remove(process)
+            _running.pop(process, None)
             if output is not None:
                 with _lock:
                     print(output.read_text(errors="replace"), end="", flush=True)
@@ -209,8 +218,48 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(patience)
 
 
+def _end_idle(limit: float) -> None:
+    """End suites that have printed nothing for `limit` seconds; their Python processes print their stacks before."""
+    for process, output in list(_running.items()):
+        with contextlib.suppress(OSError):
+            if output is None or time.time() - output.stat().st_mtime < limit:
+                continue
+            _fail(f"{output.stem}: printed nothing for {limit:.0f} s, ended; the stacks are in its output")
+            for pid in _pythons_of(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    # pytest has enabled faulthandler, which prints the stack of every thread.
+                    os.kill(pid, signal.SIGABRT)
+            _end(process)
+
+
+def _pythons_of(group: int) -> list[int]:
+    """Return the Python processes of a process group (Linux; none elsewhere)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            if name.startswith("python") and int(rest.split()[2]) == group:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _fail(text: str) -> None:
+    """Print what is wrong, now and at the end."""
+    say(text)
+    _failures.append(text)
+
+
+def _show_failures() -> None:
+    """Print once more what failed: the output of a suite may be far above."""
+    for text in _failures[:_SHOWN_FAILURES]:
+        say(f"FAILED {text}")
+    if len(_failures) > _SHOWN_FAILURES:
+        say(f"and {len(_failures) - _SHOWN_FAILURES} more")
+
+
 def _count(tests: dict[str, dict[str, str]]) -> Count:
     count = Count()
+    not_run = []
     for name, test in tests.items():
         if test["outcome"] == "passed":
             count.passed += 1
@@ -218,8 +267,15 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
             count.skipped += 1
         else:
             count.failed += 1
-            if test["outcome"] != "failed":
-                say(f"{name}: {test['outcome']} ({test.get('message', 'no reason')}), which counts as a failure")
+            if test["outcome"] == "failed":
+                lines = test.get("message", "").splitlines()
+                _failures.append("\n  ".join([name, *lines[-_SHOWN_LINES:]]))
+            elif test["outcome"] == "not run":
+                not_run.append(name)
+            else:
+                _fail(f"{name}: {test['outcome']} ({test.get('message', 'no reason')}), which counts as a failure")
+    if not_run:
+        _fail(f"{len(not_run)} not run, which counts as failures: {', '.join(not_run[:_SHOWN_LINES])} …")
     return count
 
 
@@ -287,7 +343,7 @@ def run(
         if with_checks:
             # Beside the longest suite, and first of the others: what they find is known soonest.
             steps.insert(1, lambda _env: run_checks(shown=False))
-        for count in _run_beside(steps, jobs):
+        for count in _run_beside(steps, jobs, _IDLE_SECONDS_OF_SLOW if slow else _IDLE_SECONDS):
             total.add(count)
         return total
     if with_checks:
@@ -302,10 +358,15 @@ def run(
 def run_checks(*, shown: bool = True) -> Count:
     """Run the checks in a process of their own; any that fail are one failure."""
     command = [sys.executable, str(Path(__file__).with_name("checks.py"))]
-    return Count(failed=int(_run(command, dict(os.environ), None if shown else _output_of("checks"))[0] != 0))
+    code, _ = _run(command, dict(os.environ), None if shown else _output_of("checks"))
+    if code:
+        _fail(f"checks: ended with {code}")
+    return Count(failed=int(code != 0))
 
 
-def _run_beside(steps: Sequence[Callable[[dict[str, str]], Count]], jobs: int) -> list[Count]:
+def _run_beside(
+    steps: Sequence[Callable[[dict[str, str]], Count]], jobs: int, idle_seconds: float = _IDLE_SECONDS
+) -> list[Count]:
     """Run steps `jobs` at a time, in their order, each with the next free broker, and return their counts."""
     left = list(steps)
     counts: list[Count] = []
@@ -326,6 +387,7 @@ def _run_beside(steps: Sequence[Callable[[dict[str, str]], Count]], jobs: int) -
         try:
             while wait(workers, timeout=_PROGRESS_SECONDS).not_done:
                 _say_progress()
+                _end_idle(idle_seconds)
         except BaseException:
             with _lock:
                 _stopping.set()
@@ -389,6 +451,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("stopped")
         return 130
+    _show_failures()
     say(f"took {time.monotonic() - started:.0f} s; results are in .results/")
     print(total, flush=True)
     return 1 if total.failed else 0

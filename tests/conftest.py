@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from collections.abc import Generator
@@ -24,6 +25,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark, fixtures in NEEDS.items():
             if used & fixtures:
                 item.add_marker(mark)
+
+
+# Beyond a test's own time-out, for its tear-down.
+_TEAR_DOWN_SECONDS = 180
+_STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the standard error stream that pytest captures during tests."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        config.stash[_STDERR] = os.dup(2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Close it."""
+    os.close(config.stash[_STDERR])
+
+
+def _end_process_later(item: pytest.Item) -> None:
+    """Have every stack printed and the process ended, unless this is cancelled in time."""
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark is not None and mark.args else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(seconds + _TEAR_DOWN_SECONDS, exit=True, file=item.config.stash[_STDERR])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Bound what pytest-timeout does not: a call into C that never returns, and the tear-down of a test that failed.
+
+    Its timer is raised once, in the main thread as soon as that runs Python, and is cancelled when the test fails.
+    """
+    _end_process_later(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Start the bound again, which pytest cancels with its own when a test fails."""
+    _end_process_later(item)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

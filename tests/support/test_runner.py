@@ -49,6 +49,42 @@ def test_waiting():
     (pathlib.Path("{place}") / "{name}.pid").write_text(str(os.getpid()))
     time.sleep(60)
 """
+_STUCK = """
+import time
+
+def test_stuck():
+    time.sleep(60)
+"""
+_LIMITED = """
+import importlib.util
+
+spec = importlib.util.spec_from_file_location("limits", "{root}/tests/conftest.py")
+limits = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(limits)
+limits._TEAR_DOWN_SECONDS = 1
+pytest_configure, pytest_unconfigure = limits.pytest_configure, limits.pytest_unconfigure
+pytest_runtest_protocol, pytest_runtest_teardown = limits.pytest_runtest_protocol, limits.pytest_runtest_teardown
+"""
+_STUCK_TEAR_DOWN = """
+import threading, time
+import pytest
+
+@pytest.fixture
+def peer():
+    yield
+    stuck_in_tear_down()
+
+def stuck_in_tear_down():
+    threading.Event().wait(60)
+
+def test_failing(peer):
+    assert False
+"""
+_STUCK_IN_C = """
+def test_in_c():
+    # It holds the interpreter for hours: no signal handler runs.
+    sum(range(10**13))
+"""
 _INTERRUPTED = """
 import pathlib, signal, sys
 
@@ -145,6 +181,55 @@ def test_interrupt_ends_suites_beside_each_other(project: Path, tmp_path: Path) 
         with pytest.raises(ProcessLookupError):
             os.kill(int((project / f"{name}.pid").read_text()), 0)
     assert not (project / "three.pid").exists()
+
+
+def test_suite_without_output_is_ended(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A suite that does not go on fails, with the stack of each of its processes, and the others still run."""
+    for name, text in (("one", _STUCK), ("two", _TESTS)):
+        folder = project / "tests" / name
+        folder.mkdir()
+        (folder / "conftest.py").write_text(_CONFTEST)
+        (folder / f"test_{name}.py").write_text(text)
+    monkeypatch.setattr(runner, "SUITES", tuple(Suite(name, ("dev",)) for name in ("one", "two")))
+    monkeypatch.setattr(runner, "_PROGRESS_SECONDS", 0.2)
+    monkeypatch.setattr(runner, "_IDLE_SECONDS", 8)
+    monkeypatch.setattr(runner, "_failures", [])
+    monkeypatch.setattr(environments, "make", lambda *names: None)
+    monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:1")
+    total = runner.run(runner.SUITES, [], with_checks=False, slow=False, jobs=2)
+    assert str(total) == "1 passed, 1 failed, 0 skipped"
+    shown = capfd.readouterr().out
+    assert "test_one.py" in shown and "in test_stuck" in shown
+    runner._show_failures()
+    assert "FAILED one: printed nothing for 8 s" in capfd.readouterr().out
+
+
+def test_failures_are_shown_at_the_end(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "_failures", [])
+    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    runner.run_suite(Suite("both", ("dev",)), [], env, slow=True)
+    capfd.readouterr()
+    runner._show_failures()
+    shown = capfd.readouterr().out
+    assert shown.startswith("test: FAILED tests/both/test_both.py::test_slow\n") and "AssertionError" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [(_STUCK_TEAR_DOWN, "in stuck_in_tear_down"), (_STUCK_IN_C, "in test_in_c")], ids=["late", "c"]
+)
+def test_stuck_test_ends_its_process(tmp_path: Path, text: str, place: str) -> None:
+    (tmp_path / "conftest.py").write_text(_LIMITED.format(root=ROOT))
+    (tmp_path / "test_stuck.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 2\ntimeout_method = signal\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 1 and "1 failed" not in ended.stdout
+    assert "Timeout (0:00:0" in ended.stderr and place in ended.stderr
 
 
 def test_suite_again_runs_in_the_long_run_or_by_name() -> None:
