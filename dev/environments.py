@@ -18,6 +18,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -57,6 +58,15 @@ EDITABLE = {
 ONLY_BY_NAME = ("spark-jvm", "spark-official")
 # Our own modules are compiled once as well, whatever this is set to.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What takes longer does not go on: a download that stalls is ended, and tried once more.
+_COMMAND_SECONDS = 900.0
+# Maven would wait half an hour for a repository that does not answer; the names are those of Maven 3.8 and 3.9.
+_MAVEN_LIMITS = (
+    "-Dmaven.wagon.rto=60000",
+    "-Dmaven.wagon.http.retryHandler.count=3",
+    "-Daether.connector.requestTimeout=60000",
+)
 
 NO_POSTGRES = "No PostgreSQL server here (initdb and postgres, on the path or in /usr/lib/postgresql/*/bin)."
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -102,21 +112,41 @@ def run(what: str, command: Sequence[str], *, env: Mapping[str, str] | None = No
     for attempt in range(1, tries + 1):
         started = time.monotonic()
         with _heartbeat(what, started):
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env=dict(env or os.environ),
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-        if done.returncode == 0:
+            code, output = _ended(command, dict(env or os.environ))
+        if code == 0:
             say(f"{what}: done in {time.monotonic() - started:.0f} s")
             return
-        tail = "\n".join(done.stdout.splitlines()[-25:])
+        tail = "\n".join(output.splitlines()[-25:])
         if attempt < tries:
             say(f"{what}: failed, trying once more ({tail.splitlines()[-1] if tail else 'no output'})")
     raise SetupError(f"{what} failed: {' '.join(map(str, command))}\n{tail}")
+
+
+def _ended(command: Sequence[str], env: dict[str, str]) -> tuple[int, str]:
+    """Run a command within the time limit and return its exit code and output; it is ended with all it started."""
+    # Its own group: mvn is a script, and what it starts would keep the pipe open.
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=_COMMAND_SECONDS)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        output = _end(process)
+        return -1, f"{output.rstrip()}\nended, as it was not done after {_COMMAND_SECONDS:.0f} s"
+    except BaseException:
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """End a process and its group, and return the rest of its output."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=10)[0]
+    return ""
 
 
 @contextlib.contextmanager
@@ -338,8 +368,8 @@ def _copy_jars(pom: Path, folder: Path, what: str) -> None:
         raise SetupError("Maven (mvn) is not here; it fetches jars. Debian: apt-get install maven")
     fresh = folder.with_name("lib.new")
     shutil.rmtree(fresh, ignore_errors=True)
-    copy = ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run(what, [*copy, f"-DoutputDirectory={fresh}"])
+    copy = ["mvn", "-B", "-q", *_MAVEN_LIMITS, "-f", str(pom), "dependency:copy-dependencies"]
+    run(what, [*copy, "-DincludeScope=runtime", f"-DoutputDirectory={fresh}"])
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
     stamp.write_text(key)

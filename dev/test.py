@@ -174,10 +174,12 @@ def _output_of(name: str) -> Path:
     return RESULTS / f"{name}.log"
 
 
-# Processes of the suites that run now, with the files of their output; nothing is started any more once _stopping is set.
+_began = time.monotonic()
+# Processes of the suites that run now, with the files of their output.
 _running: dict[subprocess.Popen[bytes], Path | None] = {}
 # What failed, to be shown once more at the end, where it is found.
 _failures: list[str] = []
+# Nothing is started any more once it is set.
 _stopping = threading.Event()
 _lock = threading.Lock()
 
@@ -407,7 +409,7 @@ def _say_progress() -> None:
             # pytest ends each line of dots with the percentage of tests that are done.
             found = re.findall(r"\[ *(\d+)%\]", output.read_text(errors="replace"))
             if found and found[-1] != "100":
-                say(f"{suite.name}: {found[-1]} %")
+                say(f"{suite.name}: {found[-1]} % after {time.monotonic() - _began:.0f} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,9 @@
-"""Programs of the system that a set-up needs: where they are found, and how they are installed."""
+"""Commands and programs of the system that a set-up needs: how they end, where they are, how they are installed."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import environments
 from environments import SetupError
+from support.processes import command_lines
 
 
 @pytest.fixture
@@ -51,3 +53,23 @@ def test_postgres_missing_is_installed(installed: list[str], tmp_path: Path, mon
     with pytest.raises(SetupError, match="needs root or a sudo"):
         environments.make_postgres()
     assert installed == ["postgresql"]
+
+
+def test_run_command_that_stalls_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its children end with it: one that lives on would keep the output open."""
+    child = f"sleep 60.{os.getpid()}"
+    command = ["sh", "-c", f"echo begun; {child} & wait"]
+    monkeypatch.setattr(environments, "_COMMAND_SECONDS", 0.5)
+    started = time.monotonic()
+    with pytest.raises(SetupError, match=r"(?s)jars failed.*begun\nended, as it was not done after 0 s"):
+        environments.run("jars", command)
+    assert time.monotonic() - started < 20
+    assert "jars: failed, trying once more (ended, as it" in capfd.readouterr().out
+    assert not any(child in line for line in command_lines())
+
+
+def test_run_command_output_shown_when_it_fails() -> None:
+    with pytest.raises(SetupError, match=r"(?s)thing failed: sh -c .*no such thing"):
+        environments.run("thing", ["sh", "-c", "echo no such thing; exit 3"])
