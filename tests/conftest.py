@@ -9,6 +9,8 @@ from collections.abc import Generator
 
 import pytest
 
+import support.covered_forks  # noqa: F401 - before anything of ours
+
 pytest_plugins = ["support.results", "support.brokers", "support.relay", "support.java_peer"]
 
 # Marks that a test has because of what it uses, directly or through another fixture: mark -> fixtures.

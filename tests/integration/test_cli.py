@@ -19,6 +19,7 @@ from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition
 from pulsar_native.schema import AvroSchema
 from support.brokers import Broker, NewTopic
 from support.cli import Outcome, run
+from support.processes import child_process
 from support.until import wait_until
 
 Cli = Callable[..., Outcome]
@@ -260,7 +261,7 @@ def test_follow_shows_new_messages_until_interrupted(topic: NewTopic, broker: Br
     cli("publish", name, "-m", "old", "-m", "last", "--key", "k")
     command = [sys.executable, "-m", "pulsar_native", "tail", name, "-n", "1", "-f", "--as", "value"]
     env = {**os.environ, "PULSAR_SERVICE_URL": broker.service_url}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with child_process(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"last\n"
         for text in ("new", "newer"):
@@ -276,7 +277,7 @@ def test_reader_of_the_output_gone_exits_with_141(topic: NewTopic, broker: Broke
     name = topic()
     cli("publish", name, stdin=b"".join(b"%d %s\n" % (n, b"x" * 1000) for n in range(3000)))
     command = [sys.executable, "-m", "pulsar_native", "tail", name, "--from", "earliest", "--url", broker.service_url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with child_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline().startswith(b"{")
         process.stdout.close()

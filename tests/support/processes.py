@@ -1,10 +1,26 @@
-"""What the system shows everybody of the processes on this machine."""
+"""Processes of a test, and what the system shows everybody of all processes on this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def child_process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Give a process, with the options of `Popen`, that is killed at the end if it still runs.
+
+    `with Popen(…)` would wait for its end, also when a time-out has ended the test that waits for its output.
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def command_lines() -> set[str]:

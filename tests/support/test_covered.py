@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +96,44 @@ def test_report_judges_whole_suites_only(
     assert covered.report(suites, whole=whole) == failed
     assert (tmp_path / "coverage.txt").read_text() == "report"
     assert ("failed" in capsys.readouterr().out) is bool(failed)
+
+
+_FORKS = """
+import os, sys, threading, time
+
+sys.path.insert(0, {tests!r})
+import support.covered_forks
+import measured
+
+def busy():
+    while True:
+        measured.outer()
+
+threading.Thread(target=busy, daemon=True).start()
+for number in range(60):
+    child = os.fork()
+    if not child:
+        measured.outer()
+        os._exit(0)
+    deadline = time.monotonic() + 20
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            print(f"child {{number}} hangs", flush=True)
+            os._exit(1)
+        time.sleep(0.001)
+os._exit(0)
+"""
+
+
+def test_forks_of_measured_processes_end(tmp_path: Path) -> None:
+    """A child of a process whose other threads are measured goes on and saves what it has measured."""
+    (tmp_path / "measured.py").write_text("def outer():\n    return inner()\n\ndef inner():\n    return 1\n")
+    (tmp_path / "program.py").write_text(_FORKS.format(tests=str(Path(__file__).parents[1])))
+    settings = "[run]\nbranch = true\nparallel = true\npatch = _exit\nsource = .\n"
+    (tmp_path / ".coveragerc").write_text(settings)
+    command = [sys.executable, "-m", "coverage", "run", "--rcfile", ".coveragerc", "program.py"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(list(tmp_path.glob(".coverage.*"))) == 61

@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_native.jobs.failures import JobFailed
 from pulsar_native.jobs.file_state import FileState, MemoryState
+from support.processes import child_process
 
 
 def test_file_state_keeps_named_objects(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ with FileState(sys.argv[1], "a").lock():
 def test_file_state_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = str(tmp_path / "s" / "state.json")
     command = [sys.executable, "-c", HOLD, path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with child_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"held\n"
         with pytest.raises(JobFailed, match="another process is working with"), FileState(path, "b").lock():
             pass

@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_pulsar.operators.publish import PublishFailed, PublishNotRepeatable
 from pulsar_native import AdminClient, MessageId
 from support.brokers import Broker, NewTopic
+from support.processes import child_process
 from support.publish_tasks import FileStateStore, numbers, publish, read_all, texts
 from support.tasks import StateStore, clear_and_run, context_of, dag_in, define_connection, states_of, xcom_of
 
@@ -94,7 +95,7 @@ def crash_halfway(topic: str, store: Path) -> None:
     """Publish 4000 messages in a process that is killed after 2500."""
     tests = Path(__file__).parents[2]
     script = _CRASHING.format(topic=topic, store=str(store), paths=[str(tests), str(tests.parent / "dev")])
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with child_process([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert any(line.strip() == "half" for line in process.stdout)
         time.sleep(0.3)
