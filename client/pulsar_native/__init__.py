@@ -137,7 +137,8 @@ if TYPE_CHECKING:
     from pulsar_native.schema import BytesSchema
     from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
     from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
-    from pulsar_native.sync import Client, Consumer, Producer, PushConsumer, Reader, TableView, Transaction
+    from pulsar_native.sync import Client, Consumer, Producer, Reader, TableView, Transaction
+    from pulsar_native.sync.push_consumer import PushConsumer
     from pulsar_native.txn_id import TxnId
 
 # By module, the names of the imports above.
@@ -206,7 +207,8 @@ _IMPORTED_AT_USE = {
         "ProducerClose",
         "ProducerStats",
     ),
-    "pulsar_native.sync": ("Client", "Consumer", "Producer", "PushConsumer", "Reader", "TableView", "Transaction"),
+    "pulsar_native.sync": ("Client", "Consumer", "Producer", "Reader", "TableView", "Transaction"),
+    "pulsar_native.sync.push_consumer": ("PushConsumer",),
     "pulsar_native.txn_id": ("TxnId",),
 }
 _MODULE_OF = {name: module for module, names in _IMPORTED_AT_USE.items() for name in names}

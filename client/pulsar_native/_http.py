@@ -12,7 +12,6 @@ server's 404 means a wrong URL.
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import re
@@ -38,6 +37,8 @@ from pulsar_native.exceptions import (
 )
 
 if TYPE_CHECKING:
+    import http.client
+
     from _typeshed import WriteableBuffer
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -97,6 +98,9 @@ def exchange(
     earlier; thread-safe. Raises `ConnectError` while nothing was sent, later `Timeout`, or `ReadError` for a connection
     that breaks, an answer that is not HTTP or larger than `max_body_bytes`. Without `tls`, https trusts the system's.
     """
+    # With the e-mail package, which it is made of, a twentieth of importing the client: few programs need it.
+    import http.client
+
     parts = parse_http_url(url, "URL")
     sent = {**(headers or {}), "Connection": "close"}
     for name, value in sent.items():

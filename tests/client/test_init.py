@@ -14,6 +14,12 @@ import pulsar_native
 
 HEAVY = ("asyncio", "socket", "ssl", "google.protobuf", "urllib3", "fastavro", "pyarrow", "pulsar_native.engine")
 
+# What most programs with a client do not use, and would be a third of its import.
+RARE = (
+    "argparse", "email", "http.client", "importlib.metadata", "pulsar_native.auth.athenz", "pulsar_native.auth.oauth2",
+    "pulsar_native.push.core", "urllib3", "fastavro", "pyarrow", "numpy", "concurrent.futures.process",
+)  # fmt: skip
+
 
 def run(program: str) -> str:
     """Run a program in a fresh interpreter and return what it prints."""
@@ -31,6 +37,29 @@ def test_import_loads_no_engine() -> None:
 def test_import_config_and_errors_load_no_engine() -> None:
     used = "p.ClientConfig(service_url='pulsar://h:1'); p.Timeout('x'); p.MessageId.earliest"
     assert run(f"import sys, pulsar_native as p; {used}; print('asyncio' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("package", ["pulsar_native", "pulsar_native.asyncio"])
+def test_import_client_loads_nothing_rare(package: str) -> None:
+    loaded = f"[name for name in {RARE!r} if name in sys.modules]"
+    assert run(f"import sys, {package} as p; p.Client; print({loaded})") == "[]"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "defined_in"),
+    [
+        ("sync", "PushConsumer", "sync.push_consumer"),
+        ("asyncio", "PushConsumer", "asyncio.push_consumer"),
+        ("auth", "AuthenticationAthenz", "auth.athenz"),
+        ("auth", "ZtsClient", "auth.athenz"),
+        ("auth", "AuthenticationOauth2", "auth.oauth2"),
+    ],
+)
+def test_rare_name_is_loaded_at_first_use(module: str, name: str, defined_in: str) -> None:
+    program = f"import pulsar_native.{module} as m; print(m.{name}.__module__, m.{name} is vars(m)['{name}'])"
+    assert run(program) == f"pulsar_native.{defined_in} True"
+    assert run(f"from pulsar_native.{module} import *; print({name}.__name__)") == name
+    assert run(f"import pulsar_native.{module} as m; print(hasattr(m, 'Klient'))") == "False"
 
 
 @pytest.mark.parametrize("name", ["schema", "functions", "tableview", "auth"])

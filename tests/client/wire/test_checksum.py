@@ -50,3 +50,18 @@ for _ in range(3):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("RuntimeWarning") == 1
+
+
+def test_crc32c_extension_is_that_of_the_package() -> None:
+    program = """
+import sys
+{first}
+from pulsar_native.wire.checksum import crc32c
+print("crc32c" in sys.modules)
+import crc32c as package
+assert package.crc32c is crc32c and package.CRC32CHash(b"123456789").hexdigest() == "e3069283"
+"""
+    for first, loaded in (("", "False"), ("import crc32c", "True")):
+        command = [sys.executable, "-c", program.format(first=first)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, loaded), done.stderr
