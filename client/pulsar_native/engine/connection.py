@@ -371,7 +371,7 @@ class Connection:
         """
         transport = self._transport
         assert transport is not None
-        data = transport.peek(_INLINE_READ_SECONDS)
+        data = transport.peek(_INLINE_READ_SECONDS, is_response=False)
         receipt = self.core.only_receipt(data) if data else None
         producer = None if receipt is None else self._producers.get(receipt.producer_id)
         if receipt is not None and producer is not None and producer.complete_inline(receipt, callback):
@@ -413,7 +413,7 @@ class Connection:
         # Made before the response is here, while there is nothing else to do.
         usual = commands.success(request_ids[-1])
         while missing:
-            data, read = transport.peek(_INLINE_READ_SECONDS), 0
+            data, read = transport.peek(_INLINE_READ_SECONDS, is_response=True), 0
             while missing and (first := self.core.first_answer(data[read:], request_ids, usual)) is not None:
                 answered, size = first
                 answered.sink.set_result(answered.answer)

@@ -339,13 +339,13 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     await begin_inline(pair)
     assert not pair.transport.begin_inline_read(), "one at a time"
     pair.there.send(b"mine")
-    assert pair.transport.peek(10) == b"mine"
+    assert pair.transport.peek(10, is_response=True) == b"mine"
     for _ in range(20):
         await asyncio.sleep(0)
     assert not pair.received
     pair.transport.discard(4)
     pair.there.send(b"yours")
-    assert pair.transport.peek(10) == b"yours"
+    assert pair.transport.peek(10, is_response=True) == b"yours"
     pair.transport.end_inline_read()
     await until(lambda: pair.received == b"yours")
     pair.there.send(b" too")
@@ -355,7 +355,7 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     while not pair.transport.begin_inline_read():
         tries += 1
     assert tries > 50
-    assert pair.transport.peek(0.001) == b""
+    assert pair.transport.peek(0.001, is_response=True) == b""
     pair.transport.end_inline_read()
     pair.close()
 
@@ -365,37 +365,65 @@ async def test_inline_read_connection_may_end(ends: Callable[[], Ends]) -> None:
     pair = ends()
     await begin_inline(pair)
     pair.there.close()
-    assert pair.transport.peek(10) == b""
+    assert pair.transport.peek(10, is_response=True) == b""
     pair.transport.end_inline_read()
     await until(lambda: pair.reasons)
     assert not pair.transport.begin_inline_read()
     pair = ends()
     await begin_inline(pair)
     pair.transport.close()
-    assert pair.transport.peek(10) == b""
+    assert pair.transport.peek(10, is_response=True) == b""
     pair.transport.discard(1)
     pair.transport.end_inline_read()
     assert not pair.transport.begin_inline_read()
 
 
 class Readiness:
-    """Poll object that notes its waits, after which no bytes are ready."""
+    """Poll object that notes whether each read polled before it slept; bytes are ready at once, or never."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ready: bool) -> None:
+        self.ready = ready
         self.waits: list[float] = []
 
     def poll(self, milliseconds: float) -> list[tuple[int, int]]:
         self.waits.append(milliseconds)
-        return []
+        return [(0, 0)] if self.ready else []
+
+    def slept_at_once(self) -> bool:
+        """Return whether the last wait was the only one, and forget them."""
+        waits, self.waits = self.waits, []
+        assert waits[-1] > 0 and not any(waits[:-1])
+        return len(waits) == 1
 
 
 @pytest.mark.asyncio
-async def test_peek_sleeps_at_once(ends: Callable[[], Ends]) -> None:
+@pytest.mark.parametrize("is_response", [True, False])
+async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends], is_response: bool) -> None:
     pair = ends()
     await begin_inline(pair)
-    late = Readiness()
+    late, soon = Readiness(ready=False), Readiness(ready=True)
     pair.transport._readiness = late
-    assert pair.transport.peek(0.02) == b""
-    assert late.waits == [20], "polls would keep a processor from the broker"
+
+    def sleeps(count: int) -> list[bool]:
+        """Return for each of many reads whether it slept at once."""
+        found = []
+        for _ in range(count):
+            assert pair.transport.peek(0.02, is_response=is_response) == b""
+            found.append(late.slept_at_once())
+        return found
+
+    first = sleeps(300)
+    vain = first.index(True)
+    assert 2 <= vain <= 20, "some may be late by chance"
+    again = first.index(False, vain)
+    assert again - vain >= 50, "one that polls in vain costs as much as the rest of the read"
+    assert pair.transport.peek(0.02, is_response=not is_response) == b"" and not late.slept_at_once(), "counted apart"
+    # One that comes at once, after the pause, makes the count of vain ones begin again.
+    pair.transport._readiness = soon
+    for _ in range(300):
+        pair.transport.peek(0.02, is_response=is_response)
+    assert soon.waits[-1] == 0
+    pair.transport._readiness = late
+    assert not any(sleeps(vain))
     pair.transport.end_inline_read()
     pair.close()
