@@ -47,12 +47,8 @@ class Config:
         :param checks: checks by option name; those of options that are one of some choices are known.
         """
         kind: Any = type(self)
-        defaults, choices = _defaults(kind), _choices(kind)
-        changed = [
-            name
-            for name, value in vars(self).items()
-            if value is not (usual := defaults[name]) and (type(value) is not type(usual) or value != usual)
-        ]
+        choices = _choices(kind)
+        changed = self._changed_options()
         for name in changed:
             value = getattr(self, name)
             if name in choices:
@@ -61,6 +57,25 @@ class Config:
             if check is not None:
                 check(name, value)
         return changed
+
+    def _changed_options(self) -> list[str]:
+        """Return the names of the options that are not at their defaults; those without a default are among them."""
+        kind: Any = type(self)
+        defaults = _defaults(kind)
+        return [
+            name
+            for name, value in vars(self).items()
+            if value is not (usual := defaults[name]) and (type(value) is not type(usual) or value != usual)
+        ]
+
+    @classmethod
+    def _of_valid(cls, **options: Any) -> Self:
+        """Return the configuration of these options, which are known to be valid, with the defaults of the others."""
+        kind: Any = cls
+        made = object.__new__(cls)
+        vars(made).update(_defaults(kind))
+        vars(made).update(options)
+        return made
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some options changed; raises `InvalidConfiguration` as the constructor does."""

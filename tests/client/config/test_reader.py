@@ -67,3 +67,15 @@ def test_reader_subscription_names_are_unique() -> None:
     assert prefixed.subscription_name.startswith("job-reader-")
     with pytest.raises(InvalidConfiguration, match=r"MessageId\.earliest"):
         config.replace(start_message_id="earliest").consumer_config()
+
+
+@pytest.mark.parametrize("start", [MessageId.earliest, MessageId.latest, MessageId(0, 7, 3, 1)])
+def test_reader_consumer_config_of_defaults_equals_checked(start: MessageId) -> None:
+    made = ReaderConfig(topic="t", start_message_id=start).consumer_config()
+    # A copy is checked, and has all options.
+    assert made.replace() == made and vars(made.replace()).keys() == vars(made).keys()
+    checked = ReaderConfig(topic="t", start_message_id=start, receiver_queue_size=10).consumer_config()
+    name = made.subscription_name
+    assert checked.replace(receiver_queue_size=1000, subscription_name=name) == made
+    other = ReaderConfig(topic="t", start_message_id=start).consumer_config()
+    assert made.properties is not other.properties and made.subscription_name != other.subscription_name
