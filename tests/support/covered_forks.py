@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import Any
 
 
 def _renew_lock() -> None:
     coverage = sys.modules.get("coverage")
     measuring = None if coverage is None else coverage.Coverage.current()
-    collector = getattr(measuring, "_collector", None)
+    collector: Any = getattr(measuring, "_collector", None)
     if getattr(collector, "data_lock", None) is not None:
         collector.data_lock = threading.Lock()
 
