@@ -37,8 +37,9 @@ _PEEK_BYTES = 512
 # Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
 # Longest time that an inline read polls before its thread sleeps. To be woken takes 30 us and more, as the processor
-# has gone to sleep meanwhile; a near broker answers most requests within 150 us. On two cores, quiet or beside three
-# busy processes, nothing was slower with these polls than without; three times as long made creating a reader slower.
+# has gone to sleep meanwhile; a near broker answers most requests within 150 us. On two quiet cores all that waits so
+# was faster with these polls than without, also beside three busy processes all but creating a consumer; three times as
+# long made creating a reader slower.
 _SPIN_SECONDS = 150e-6
 # Number of inline reads that polled in vain, one after the other, after which the next ones sleep at once.
 _MOST_VAIN_SPINS = 4
