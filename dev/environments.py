@@ -59,8 +59,9 @@ ONLY_BY_NAME = ("spark-jvm", "spark-official")
 # Our own modules are compiled once as well, whatever this is set to.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# What takes longer does not go on: a download that stalls is ended, and tried once more.
-_COMMAND_SECONDS = 900.0
+# A command that takes longer is ended, and tried once more: downloads that stall end by their own limits before. On a
+# line of 2 Mbit/s the largest file, PySpark's, takes most of it.
+_COMMAND_SECONDS = 1800.0
 # Maven would wait half an hour for a repository that does not answer; the names are those of Maven 3.8 and 3.9.
 _MAVEN_LIMITS = (
     "-Dmaven.wagon.rto=60000",
