@@ -52,7 +52,7 @@ JVM = Side("jvm", "jvm", "spark-jvm")
 OFFICIAL = Side("official", "official", "spark-official")
 COMPILED = Side("compiled", "ours", "spark", "compiled")
 PYTHON = Side("python", "ours", "spark", "python")
-# The scan of the load application, which a scheduled load has instead of spark.read.
+# What the load application does with raw values: its own scan, and files that the tasks write with pyarrow.
 LOAD = Side("load", "load", "spark", "compiled")
 # The option minPartitions, which the JVM connector does not have: a task for each core, whatever the topic has.
 SPLIT = Side("split", "ours", "spark", "compiled", min_partitions=2)
@@ -230,19 +230,21 @@ def _event_times(column: Any) -> int:
     return int(pc.sum(numbers).as_py() or 0)
 
 
-def expected(content: Content) -> dict[str, Any]:
+def expected(side: Side, content: Content) -> dict[str, Any]:
     """Return the summary of a read of everything."""
-    rows = content.rows
+    rows, columns = content.rows, list(COLUMNS)
+    if side.peer == LOAD.peer:
+        columns += ["__ledgerId", "__entryId", "__batchIndex"]
     keys = sum(len(f"customer-{number % 9973}") for number in range(rows)) if content.described else 0
     return {
-        "columns": list(COLUMNS), "rows": rows, "value": rows * content.size, "key": keys,
+        "columns": columns, "rows": rows, "value": rows * content.size, "key": keys,
         "event_time": rows * (rows - 1) // 2, "properties": 2 * rows if content.described else 0, "ids": rows,
     }  # fmt: skip
 
 
 def check(side: Side, content: Content, found: dict[str, Any]) -> None:
     """End the run unless a read has all rows in all columns."""
-    wanted = expected(content)
+    wanted = expected(side, content)
     differing = [name for name in wanted if found[name] != wanted[name]]
     if differing:
         texts = ", ".join(f"{name} is {found[name]} instead of {wanted[name]}" for name in differing)

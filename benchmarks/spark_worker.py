@@ -2,11 +2,11 @@
 
 Runs by the Python of the peer's environment, so it imports the standard library and PySpark, and a client in the
 functions of its peer only. A read is from the first message to the one that is the last when it is planned, all seven
-columns of the JVM connector. CPU is user and system of all processes of the session: this one, the JVM, the Python
-workers, and those that have ended. Orphans are given to this process, and the JVM is waited for, so that who started it
-finds their CPU in the usage of its children. But Spark's Python daemon ignores SIGCHLD, so that the CPU of its ended
-workers is in nobody's usage: what they had when last seen is the field `lost`. Linux only. The last line printed is one
-JSON object.
+columns of the JVM connector (and three more for `load`). CPU is user and system of all processes of the session: this
+one, the JVM, the Python workers, and those that have ended. Orphans are given to this process, and the JVM is waited
+for, so that who started it finds their CPU in the usage of its children. But Spark's Python daemon ignores SIGCHLD, so
+that the CPU of its ended workers is in nobody's usage: what they had when last seen is the field `lost`. Linux only.
+The last line printed is one JSON object.
 """
 
 from __future__ import annotations
@@ -197,14 +197,16 @@ def source(spark: Any, options: argparse.Namespace, topic: str) -> Any:
     return reader.option("startingOffsets", "earliest").option("endingOffsets", "latest").load()
 
 
-def load(spark: Any, options: argparse.Namespace, topic: str) -> Any:
-    """Return the frame of our load application, which plans in this process and counts rows by their positions."""
+def load(spark: Any, options: argparse.Namespace, topic: str, target: str) -> None:
+    """Write as our load application does: planned in this process, with the columns that identify a message, too."""
+    from pyspark_pulsar.parquet_writer import parquet_format, write_scan
     from pyspark_pulsar.scan import columns_of, scan
     from pyspark_pulsar.tables import IDENTITY
 
     names = dict.fromkeys([*COLUMNS, *IDENTITY])
     given = {"service.url": options.url, "topic": topic, "columns": ",".join(names)}
-    return scan(spark, given, columns_of(given)).frame.select(*COLUMNS)
+    found = scan(spark, given, columns_of(given))
+    write_scan(spark, found, target, parquet_format(spark, found.columns))
 
 
 def official(spark: Any, options: argparse.Namespace, topic: str) -> Any:
@@ -305,7 +307,7 @@ def floor(spark: Any, options: argparse.Namespace, topic: str) -> Any:
     return spark.read.format("floor").load()
 
 
-FRAMES: dict[str, Frame] = {"jvm": source, "official": official, "ours": source, "load": load, "floor": floor}
+FRAMES: dict[str, Frame] = {"jvm": source, "official": official, "ours": source, "floor": floor}
 
 
 # ---- the session -----------------------------------------------------------------------------------------------------
@@ -337,9 +339,12 @@ def end(spark: Any, usage: Usage) -> None:
 
 def read(spark: Any, options: argparse.Namespace, usage: Usage, number: int) -> dict[str, float]:
     """Read a topic of the command line into Parquet files and return the wall and CPU seconds."""
-    target = f"file://{options.output}/read-{number}"
+    target, topic = f"{options.output}/read-{number}", options.topic[number]
     cpu, wall = usage.seconds(), time.perf_counter()
-    FRAMES[options.peer](spark, options, options.topic[number]).write.parquet(target)
+    if options.peer == "load":
+        load(spark, options, topic, target)
+    else:
+        FRAMES[options.peer](spark, options, topic).write.parquet(f"file://{target}")
     wall = time.perf_counter() - wall
     return {"wall": wall, "cpu": usage.seconds() - cpu}
 

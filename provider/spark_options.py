@@ -16,6 +16,7 @@ VALUE_FORMATS = ("json", "avro", "raw", "auto")
 VALUE_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 OUTPUT_FORMATS = ("parquet", "delta", "iceberg")
 WRITE_MODES = ("overwrite", "merge")
+OUTPUT_WRITERS = ("auto", "spark", "pyarrow")
 
 # Variable of a local Spark's processes that holds the connection's secret.
 CREDENTIALS_VARIABLE = "PULSAR_CREDENTIALS"
@@ -122,10 +123,12 @@ class LoadOutput:
     table: str | None
     write_mode: str | None
     replace_where: str | None
+    writer: str = "auto"
 
     def check(self, since: str | None) -> None:
         """Raise ValueError for parts that do not go together; templates may be unrendered."""
         validation.choice("output_format", self.format, OUTPUT_FORMATS)
+        validation.choice("output_writer", self.writer, OUTPUT_WRITERS)
         kind = self.format.lower()
         given = {"table": self.table, "write_mode": self.write_mode, "replace_where": self.replace_where}
         for name, value in given.items():
@@ -144,8 +147,10 @@ class LoadOutput:
 
     def part(self) -> dict[str, Any]:
         """Return what the part `output` of the request has besides path and partitions."""
-        if self.format.lower() == "parquet":
-            return {}
         mode = None if self.write_mode is None else self.write_mode.lower()
-        given = {"table": self.table, "mode": mode, "replace_where": self.replace_where}
-        return {"format": self.format.lower(), **{name: value for name, value in given.items() if value}}
+        given = {
+            "writer": None if self.writer.lower() == "auto" else self.writer.lower(),
+            "format": None if self.format.lower() == "parquet" else self.format.lower(),
+            "table": self.table, "mode": mode, "replace_where": self.replace_where,
+        }  # fmt: skip
+        return {name: value for name, value in given.items() if value}

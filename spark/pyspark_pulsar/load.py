@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_pulsar.credentials import CredentialsRef
     from pyspark_pulsar.manifest import Delivered, Document, Manifest
     from pyspark_pulsar.output import Output
+    from pyspark_pulsar.parquet_writer import ParquetFormat
     from pyspark_pulsar.planning import Plan
     from pyspark_pulsar.request import LoadRequest
     from pyspark_pulsar.scan import Scan
@@ -309,7 +310,7 @@ class Load:
             frame = frame.select(functions.col("value.*"), *kept)
         for name, expression in request.derive.items():
             frame = frame.withColumn(name, functions.expr(expression))
-        self._check_columns(frame)
+        self._check_columns(frame.columns)
         return frame
 
     def _scan(self, plan: Plan) -> Scan:
@@ -347,24 +348,30 @@ class Load:
         topics = list(dict.fromkeys(TopicName.parse(item.topic).base.full for item in plan.ranges))
         return registered_definition(self._request.read_options(), topics, kind)
 
-    def _check_columns(self, frame: DataFrame) -> None:
+    def _check_columns(self, columns: Sequence[str]) -> None:
         from pulsar_native.exceptions import InvalidConfiguration
 
-        folded = [name.lower() for name in frame.columns]
+        folded = [name.lower() for name in columns]
         double = sorted({name for name in folded if folded.count(name) > 1})
         missing = [name for name in self._request.partition_by if name.lower() not in folded]
         if double:
             raise InvalidConfiguration(f"The output would have columns twice: {', '.join(double)}")
         if missing:
             raise InvalidConfiguration(
-                f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(frame.columns)}"
+                f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(columns)}"
             )
 
     def _write(self, output: Output, scan: Scan, plan: Manifest) -> dict[str, Delivered]:
         """Write the rows to the staging folder, count them, and return the delivered rows by topic partition."""
-        frame = self._frame(scan.frame, plan)
-        with Progress(self._spark):
-            output.write(frame, self._request.partition_by)
+        form = self._own_format(output, scan)
+        if form is None:
+            frame = self._frame(scan.frame, plan)
+            with Progress(self._spark):
+                output.write(frame, self._request.partition_by)
+        else:
+            self._check_columns(scan.columns.names)
+            with Progress(self._spark):
+                output.write_scan(scan, form)
         self._enter("check")
         delivered, written = scan.delivered(), output.count_rows()
         self._codec = scan.codec()
@@ -372,6 +379,28 @@ class Load:
         if written != read:
             raise RuntimeError(f"{read} rows were read and {written} written: {self._request.path} stays as it was")
         return delivered
+
+    def _own_format(self, output: Output, scan: Scan) -> ParquetFormat | None:
+        """Return the format of files that the tasks write themselves, None for Spark's writer.
+
+        Raises `OperationNotSupported` if the request wants pyarrow where that cannot write as Spark does.
+        """
+        from pulsar_native.exceptions import OperationNotSupported
+        from pyspark_pulsar.parquet_writer import parquet_format
+        from pyspark_pulsar.request import PYARROW, SPARK
+
+        request = self._request
+        if request.writer == SPARK or request.needs_spark is not None:
+            return None
+        try:
+            if not output.is_local:
+                raise OperationNotSupported(f"{request.path} is not on a local or shared filesystem (file:)")
+            return parquet_format(self._spark, scan.columns)
+        except OperationNotSupported as error:
+            if request.writer == PYARROW:
+                raise OperationNotSupported(f"output.writer is pyarrow, but {error}") from error
+            say(f"Spark writes the files, as pyarrow cannot: {error}")
+            return None
 
     def _check_rows(self, plan: Plan, source: dict[str, str], delivered: dict[str, Delivered]) -> None:
         """Raise for too few rows, and for none if messages may have been lost; the output stays unchanged."""

@@ -15,11 +15,15 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark_pulsar.parquet_writer import write_scan
 from pyspark_pulsar.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from pyspark_pulsar.parquet_writer import ParquetFormat
+    from pyspark_pulsar.scan import Scan
 
 # About what a Spark job takes to start and end.
 _FOOTER_SECONDS = 2.0
@@ -54,12 +58,22 @@ class Output:
         # A table has partitions of its own.
         writer.partitionBy(*(partition_by if self._table is None else ())).parquet(self._staging.toString())
 
+    def write_scan(self, scan: Scan, form: ParquetFormat) -> None:
+        """Have the tasks of a scan write its rows to the staging folder, which must be local."""
+        self._schema = scan.columns
+        write_scan(self._spark, scan, str(self._staging.toUri().getPath()), form)
+
+    @property
+    def is_local(self) -> bool:
+        """True on a filesystem of the operating system, which cluster and driver may share."""
+        return str(self._files.getUri().getScheme()) == "file"
+
     def count_rows(self) -> int:
         """Return the number of rows in the staging folder, from the footers of the files.
 
         On a local filesystem they are read by pyarrow, elsewhere by Parquet's Java library.
         """
-        counted = self._count_local() if str(self._files.getUri().getScheme()) == "file" else None
+        counted = self._count_local() if self.is_local else None
         return self._count_by_jvm() if counted is None else counted
 
     def _count_local(self) -> int | None:

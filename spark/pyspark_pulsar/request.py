@@ -30,6 +30,8 @@ FORMATS = ("raw", "json", "avro", AUTO)
 # Parts of `value` with format auto: options of the data source.
 _AUTO_ONLY = {"mode": "mode", "corrupt_column": "columnNameOfCorruptRecord"}
 REPLAYS = ("auto", "never", "require")
+SPARK, PYARROW = "spark", "pyarrow"
+WRITERS = (AUTO, SPARK, PYARROW)
 _STARTS, _ENDS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 _DEFAULT_METADATA = ("__key", "__publishTime", "__eventTime")
 
@@ -40,7 +42,7 @@ class LoadRequest:
 
     `interval` is "bounded" (both ends are in `source`), "all", or "last_success": from the end of the last load in the
     commit log `commits` to the last message at planning. `subscription` names a durable subscription of the load;
-    `table` describes the output in a table format, None for Parquet at `path`.
+    `table` describes the output in a table format, None for Parquet at `path`; `writer` is who writes its files.
     `value_options` are the data source's options of decoding by the registered schema (value.format auto);
     `min_rows` and `allow_empty` define failures; `attempt` marks the manifest of one try.
     """
@@ -50,6 +52,7 @@ class LoadRequest:
     manifest: str
     table: TableOptions | None = None
     partition_by: tuple[str, ...] = ()
+    writer: str = AUTO
     value_format: str = "raw"
     value_schema: str | None = None
     value_options: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +83,7 @@ class LoadRequest:
         value = _object(top.get("value", {}), "value")
         _known(value, "value", ("format", "schema", *_AUTO_ONLY))
         output = _object(top.get("output", {}), "output")
-        _known(output, "output", ("path", "partition_by", "format", "table", "mode", "replace_where"))
+        _known(output, "output", ("path", "partition_by", "writer", "format", "table", "mode", "replace_where"))
         path = _text(output, "path", "output").rstrip("/")
         if not path.strip(":/") or path.endswith(":"):
             raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
@@ -94,6 +97,7 @@ class LoadRequest:
             manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else "",
             table=table,
             partition_by=_names(output, "partition_by", "output"),
+            writer=_choice(output, "writer", "output", WRITERS),
             value_format=_choice(value, "format", "value", FORMATS),
             value_schema=_text(value, "schema", "value") if value.get("schema") is not None else None,
             value_options=_value_options(value),
@@ -109,6 +113,8 @@ class LoadRequest:
             allow_empty=_flag(top, "allow_empty"),
             attempt=_optional(top, "attempt"),
         )
+        if made.writer == PYARROW and (reason := made.needs_spark):
+            raise InvalidConfiguration(f"output.writer is pyarrow, but {reason}")
         ReadOptions.parse({**source, **made.column_options()})  # The read may need more options than the plan.
         return made if made.manifest else replace(made, manifest=beside(path + made.suffix))
 
@@ -118,6 +124,17 @@ class LoadRequest:
         if self.table is None:
             return ""
         return "-" + hashlib.sha256(json.dumps(self.canonical(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def needs_spark(self) -> str | None:
+        """Reason why only Spark can make the rows or folders of the output, None if there is none."""
+        if self.value_format not in ("raw", AUTO):
+            return f"value.format {self.value_format} is decoded by Spark"
+        if self.derive:
+            return "derive has expressions of Spark"
+        if self.partition_by and self.table is None:
+            return "output.partition_by has folders written by Spark"
+        return None
 
     def column_options(self) -> dict[str, str]:
         """Return the options of the read that say which columns it has: their names, and the decoding of values."""

@@ -1,16 +1,17 @@
-"""Scan of a load: splits planned in the driver's process, read by `mapInArrow`'s operator, and counted by the tasks.
+"""Scan of a load: splits planned in the driver's process, and rows counted by the tasks that read them.
 
 `spark.read.format("pulsar")` starts three Python processes in the driver (search for data sources, schema, plan), each
 with imports and connections of its own: more than a small load reads. Rules: the same options, reader and splits as
-that read has, so that the rows are the same. The counts of a task reach the driver once, with its success. Splits are
-pickled one by one, since every task gets all of them.
+that read has, so that the rows are the same. The rows are a frame of Spark's, read by `mapInArrow`'s operator, or are
+written by the tasks themselves (`parquet_writer`). The counts of a task reach the driver once, with its success. Splits
+are pickled one by one, since every task of a frame gets all of them.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.accumulators import AccumulatorParam
@@ -50,12 +51,22 @@ class _Counts(AccumulatorParam[Counts]):
         return value1
 
 
-@dataclass(frozen=True, slots=True)
 class Scan:
-    """Frame of a scan, and what its tasks have counted when an action on it has ended."""
+    """Planned scan: its splits, pickled, and what the tasks have counted when a job over them has ended."""
 
-    frame: DataFrame
-    counts: Accumulator[Counts]
+    def __init__(self, spark: SparkSession, reader: DataSourceReader, columns: StructType) -> None:
+        self.columns = columns
+        self.reader = reader
+        self.splits = [pickle.dumps(split) for split in reader.partitions()]
+        self.counts = spark.sparkContext.accumulator({}, _Counts())
+        self._spark = spark
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Rows as a frame; each action on it reads them, and counts them."""
+        # One row, the number of its split, in each partition.
+        numbers = self._spark.range(0, len(self.splits), 1, max(1, len(self.splits)))
+        return _map_in_arrow(numbers, _reading(self.reader, self.splits, self.counts), self.columns)
 
     def delivered(self) -> dict[str, Delivered]:
         """Return number, first and last row by topic partition."""
@@ -91,12 +102,7 @@ def scan(spark: SparkSession, options: Mapping[str, str], columns: StructType) -
     """
     from pyspark_pulsar.source import DefaultSource
 
-    reader = DefaultSource(dict(options)).reader(columns)
-    splits = [pickle.dumps(split) for split in reader.partitions()]
-    counts = spark.sparkContext.accumulator({}, _Counts())
-    # One row, the number of its split, in each partition.
-    numbers = spark.range(0, len(splits), 1, max(1, len(splits)))
-    return Scan(_map_in_arrow(numbers, _reading(reader, splits, counts), columns), counts)
+    return Scan(spark, DefaultSource(dict(options)).reader(columns), columns)
 
 
 _Map = Callable[["Iterator[pyarrow.RecordBatch]"], "Iterator[pyarrow.RecordBatch]"]
@@ -119,15 +125,22 @@ def _reading(reader: DataSourceReader, splits: list[bytes], counts: Accumulator[
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 found: Counts = {}
-                for index, part in enumerate(pickle.loads(splits[number]).parts()):
-                    tally = _Tally()
-                    for rows in reader.read(part):
-                        tally.add(rows)
-                        yield rows
-                    found |= tally.counted(number, index)
+                yield from counted_batches(reader, number, splits[number], found)
                 counts.add(found)
 
     return read
+
+
+def counted_batches(
+    reader: DataSourceReader, number: int, split: bytes, found: Counts
+) -> Iterator[pyarrow.RecordBatch]:
+    """Return the record batches of a pickled split, and add the counts of its ranges to `found`. Called in a task."""
+    for index, part in enumerate(pickle.loads(split).parts()):
+        tally = _Tally()
+        for rows in reader.read(part):
+            tally.add(rows)
+            yield rows
+        found.update(tally.counted(number, index))
 
 
 class _Tally:

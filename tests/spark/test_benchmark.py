@@ -35,7 +35,7 @@ def test_session_reads_topics_in_turn(
     assert found.cpu > sum(each["cpu"] for each in found.reads)
     assert found.jvm_peak > found.python_peak > 20_000_000
     with pytest.raises(SystemExit, match="ours did not read what was published: rows is 2000 instead of 2001"):
-        sessions.check(side, sessions.Content(2_001, 100), {**sessions.expected(contents[0])})
+        sessions.check(side, sessions.Content(2_001, 100), sessions.expected(side, contents[0]))
 
 
 @pytest.mark.spark

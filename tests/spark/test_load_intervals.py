@@ -158,14 +158,14 @@ def test_crash_between_commit_and_rename_is_recovered(
 
 def test_two_loads_at_once_cannot_both_commit(chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
-    write = Output.write
+    write = Output.write_scan
 
-    def overtaken(self: Output, *arguments: Any) -> int:
-        monkeypatch.setattr(Output, "write", write)
+    def overtaken(self: Output, *arguments: Any) -> None:
+        monkeypatch.setattr(Output, "write_scan", write)
         assert chain.run("b").rows == 5
-        return write(self, *arguments)
+        write(self, *arguments)
 
-    monkeypatch.setattr(Output, "write", overtaken)
+    monkeypatch.setattr(Output, "write_scan", overtaken)
     with pytest.raises(CommitConflict, match="max_active_runs=1") as conflict:
         chain.run("a")
     assert load.judge(conflict.value)[0] == load.FAILED, "a retry helps"

@@ -269,7 +269,7 @@ def test_figures_cold_is_the_whole_session(run: Any, sessions: Any) -> None:
     assert run.figures(case, [session(sessions, 4, wall=12)]) == {"wall": [12], "cpu": [24]}
 
 
-@pytest.mark.parametrize(("cold", "names"), [(False, ["jvm", "split"]), (True, ["jvm", "load"])])
+@pytest.mark.parametrize(("cold", "names"), [(False, ["jvm", "split", "load"]), (True, ["jvm", "load"])])
 def test_measure_sides_take_turns(
     run: Any, sessions: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool, names: list[str]
 ) -> None:

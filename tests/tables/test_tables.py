@@ -21,7 +21,7 @@ from support.brokers import Broker, NewTopic
 from support.publishing import publish_groups
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -92,14 +92,16 @@ class Loads:
         end = int(time.time() * 1000)
         return {"startingTime": str(start), "endingTime": str(end)}, end
 
+    def frame(self) -> DataFrame:
+        """Return the table."""
+        if self.table:
+            return self.spark.table(self.table)
+        return self.spark.read.format("delta").load(f"{self.folder}/orders")
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the table, sorted by number."""
-        frame = (
-            self.spark.table(self.table)
-            if self.table
-            else self.spark.read.format("delta").load(f"{self.folder}/orders")
-        )
-        return sorted((row.asDict() for row in frame.collect()), key=lambda row: (row["number"], row["__entryId"]))
+        found = (row.asDict() for row in self.frame().collect())
+        return sorted(found, key=lambda row: (row["number"], row["__entryId"]))
 
     def numbers(self) -> list[int]:
         """Return the numbers in the table, sorted."""
@@ -162,6 +164,19 @@ def test_table_merge_adds_each_message_once(loads: Loads) -> None:
     assert loads.numbers() == [1, 2, 3, 4, 5]
     loads.run(second, merge)
     assert loads.numbers() == [1, 2, 3, 4, 5] and loads.staged() == []
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "merge"])
+def test_table_of_values_staged_by_the_tasks(loads: Loads, mode: str) -> None:
+    first, _ = loads.publish(1, 2)
+    second, _ = loads.publish(3)
+    output = {"writer": "pyarrow", "mode": mode, "partition_by": ["__topic"]}
+    for interval, rows in ((first, 2), (second, 1), (first, 2)):
+        assert loads.run(interval, output, value={"format": "raw"}).rows == rows
+        assert loads.staged() == []
+    found = loads.frame().orderBy("__publishTime", "__ledgerId", "__entryId", "__batchIndex").collect()
+    assert [json.loads(row["value"])["number"] for row in found] == [1, 2, 3]
+    assert {row["__topic"] for row in found} == {loads.topic}
 
 
 def test_table_failed_load_leaves_it_unchanged(loads: Loads) -> None:

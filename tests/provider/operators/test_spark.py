@@ -197,6 +197,7 @@ def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) 
         ({"topic": "t", "output_path": "/x", "value_format": "auto", "value_mode": "FAIL"}, "value_mode='fail'"),
         ({"topic": "t", "output_path": "/x", "value_format": "auto", "corrupt_column": "c"}, "value_mode='PERMISSIVE'"),
         ({"topic": "t", "output_path": "/x", "output_format": "orc"}, "output_format='orc' is not known"),
+        ({"topic": "t", "output_path": "/x", "output_writer": "arrow"}, "output_writer='arrow' is not known"),
         ({"topic": "t", "output_path": "/x", "table": "a.b"}, "table needs output_format"),
         ({"topic": "t", "output_path": "/x", "write_mode": "merge"}, "write_mode needs output_format"),
         ({"topic": "t", "output_path": "/x", "replace_where": "a = 1"}, "replace_where needs output_format"),
@@ -404,6 +405,7 @@ def test_load_request_has_values_and_table(tmp_path: Path) -> None:
     bounds = {"interval": None, "interval_start": "2026-01-01", "interval_end": "2026-01-02"}
     value = {"value_format": "AUTO", "value_mode": "permissive", "corrupt_column": "_bad"}
     table = {"output_format": "iceberg", "table": "lake.db.t", "write_mode": "overwrite", "replace_where": "hour = 1"}
+    table["output_writer"] = "PyArrow"
     source = {"admin.url": "http://127.0.0.1:1"}
     with pytest.raises(AirflowException):
         spark.operator(**bounds, **value, **table, value_schema=None, source_options=source).execute(context())
@@ -411,6 +413,7 @@ def test_load_request_has_values_and_table(tmp_path: Path) -> None:
     assert spark.request["output"] == {
         "path": "/nowhere/out",
         "partition_by": [],
+        "writer": "pyarrow",
         "format": "iceberg",
         "table": "lake.db.t",
         "mode": "overwrite",
@@ -418,6 +421,7 @@ def test_load_request_has_values_and_table(tmp_path: Path) -> None:
     }
     parsed = request.LoadRequest.parse(json.dumps(spark.request))
     assert parsed.table == tables.TableOptions("iceberg", "lake.db.t", "overwrite", "hour = 1")
+    assert parsed.writer == "pyarrow"
     assert parsed.value_options == {"mode": "permissive", "columnNameOfCorruptRecord": "_bad"}
 
 
