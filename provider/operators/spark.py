@@ -86,8 +86,8 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
     :param metadata: metadata columns to keep.
     :param output_format: parquet (default), delta or iceberg; Spark must have the format's package, extensions and
         catalog (`packages`, `conf`).
-    :param output_writer: who writes the Parquet files: "spark", "pyarrow" (the tasks themselves, at less than half the
-        cost, where Spark computes nothing: raw or auto values, no `derive`, no `partition_by`, a local or shared
+    :param output_writer: who writes the Parquet files: "spark", "pyarrow" (the tasks themselves, in about half the
+        time, where Spark computes nothing: raw or auto values, no `derive`, no `partition_by`, a local or shared
         filesystem), or "auto" (default): pyarrow where it can.
     :param table: the table's name in a catalog, such as "catalog.database.table"; iceberg needs one. Templated.
     :param write_mode: of a table: "overwrite" (default) replaces the rows of `replace_where` by those loaded; "merge"
