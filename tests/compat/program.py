@@ -161,7 +161,7 @@ class Env:
         """Receive so many messages."""
         return [consumer.receive(timeout_millis) for _ in range(count)]
 
-    def more(self, consumer: Any, timeout_millis: int = 400) -> list[str | None]:
+    def more(self, consumer: Any, timeout_millis: int = 800) -> list[str | None]:
         """Receive until nothing comes for a while; return the contents."""
         contents = []
         with contextlib.suppress(self.pulsar.Timeout):

@@ -125,7 +125,7 @@ def test_something_else_on_the_port(api: Api, reply: bytes) -> None:
             started = time.monotonic()
             with pytest.raises(PulsarException) as caught:
                 client.create_producer("topic")
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 5
             assert str(server.getsockname()[1]) in str(caught.value)
         finally:
             stop.set()
@@ -165,7 +165,7 @@ class TestUnknownTopic:
             started = time.monotonic()
             with pytest.raises(TopicNotFound) as caught:
                 call()
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 15, "half the operation time-out"
             assert caught.value.topic == name and name in str(caught.value) and not caught.value.retryable
         broker.admin("PUT", name.replace("://", "/"))
         client.create_producer(name).send(b"now it is there")
@@ -178,7 +178,7 @@ class TestUnknownTopic:
             started = time.monotonic()
             with pytest.raises(PulsarException, match=r"(?i)namespace|tenant|not found") as caught:
                 call()
-            assert time.monotonic() - started < 2.5 and caught.value.topic == name
+            assert time.monotonic() - started < 6 and caught.value.topic == name
 
 
 @pytest.mark.parametrize(

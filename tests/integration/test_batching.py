@@ -193,10 +193,11 @@ def test_round_robin_moves_on_per_batch_time(api: Api, client: Any, topic: NewTo
     batching.flush()
     partitions = [(at, outcome.result(10)[1].partition()) for at, outcome in sent]
     runs = [list(run) for _, run in itertools.groupby(partitions, key=lambda each: each[1])]
-    assert 5 <= len(runs) <= 7, "1 s in slices of 10 x 20 ms"
-    assert len({partition for _, partition in partitions}) == 4
-    # On a busy machine messages are missing where a slice begins or ends.
-    pause = max(later - earlier for (earlier, _), (later, _) in itertools.pairwise(partitions))
+    # On a busy machine messages are missing where a slice begins or ends, or for the whole of it.
+    pauses = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(partitions)]
+    pause, missed = max(pauses), sum(1 + int(each / 0.2) for each in pauses if each > 0.1)
+    assert 5 - missed <= len(runs) <= 7, "1 s in slices of 10 x 20 ms"
+    assert 4 - missed <= len({partition for _, partition in partitions}) <= 4
     for run in runs[1:-1]:
         assert 0.19 - 2 * pause < run[-1][0] - run[0][0] < 0.21 + pause
     single = client.create_producer(name, batching_enabled=False)

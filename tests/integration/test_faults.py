@@ -417,7 +417,8 @@ class TestOperationTimeout:
                 call()
         else:
             call()
-        assert 0.9 * self.SECONDS <= time.monotonic() - started <= 1.3 * self.SECONDS
+        # Below the sum of two steps with a time-out each, and of the slow steps and one.
+        assert 0.9 * self.SECONDS <= time.monotonic() - started <= 1.75 * self.SECONDS
 
     @pytest.mark.parametrize("answer", ["PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "PRODUCER_SUCCESS"])
     def test_create_producer(self, slow: Any, through: Relay, topic: NewTopic, answer: str) -> None:

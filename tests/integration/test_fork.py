@@ -145,7 +145,7 @@ def test_fork_in_every_state(broker: Broker, parent: Client, topic: NewTopic, st
         return {"slowest": slowest, "got": got, "entry": place.entry_id()}
 
     found = [in_child(child) for _ in range(3)]
-    assert all(each["slowest"] < 1 and each["got"] == "from the child" for each in found)
+    assert all(each["slowest"] < 5 and each["got"] == "from the child" for each in found)
     assert [each["entry"] for each in found] == [0, 1, 2]
     stop.set()
     if state == "sending":
@@ -201,7 +201,7 @@ def test_fork_inside_the_asyncio_api(broker: Broker, topic: NewTopic) -> None:
                 return {"slowest": slowest, "got": asyncio.run(mine())}
 
             found = in_child(child)
-            assert found["slowest"] < 1 and found["got"] == "from the child"
+            assert found["slowest"] < 5 and found["got"] == "from the child"
             await producer.send(b"after the fork")
             assert (await asyncio.wait_for(waiting, 10)).data() == b"after the fork"
 

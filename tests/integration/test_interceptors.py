@@ -266,7 +266,7 @@ def test_a_consumers_interceptors_hear_everything_in_order(
         ConsumerType.Shared,
         schema=StringSchema(),
         negative_ack_redelivery_delay_ms=100,
-        unacked_messages_timeout_ms=1000,
+        unacked_messages_timeout_ms=2000,
         interceptors=[Hearing("a", log), Hearing("b", log)],
     )
     places = api.send_all(client.create_producer(name, batching_enabled=False), [b"one", b"two", b"three"])

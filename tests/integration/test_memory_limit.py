@@ -53,13 +53,14 @@ def queue_size(consumer: Any) -> int:
 
 def settled(value: Callable[[], int]) -> int:
     """Return a figure once it no longer changes."""
-    last, deadline = value(), time.monotonic() + 20
+    last, since, deadline = value(), time.monotonic(), time.monotonic() + 20
     while time.monotonic() < deadline:
-        time.sleep(0.3)
+        time.sleep(0.1)
         now = value()
-        if now == last:
+        if now != last:
+            last, since = now, time.monotonic()
+        elif time.monotonic() - since > 0.8:
             return now
-        last = now
     pytest.fail(f"{last} still changes")
 
 

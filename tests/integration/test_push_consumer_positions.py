@@ -179,16 +179,16 @@ def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
 
 @pytest.mark.proves("C213")
 def test_a_group_whose_cursor_was_reset_follows_it(
-    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     recorder = Recorder(IN_ORDER)
     publish(api, client, name, numbered(4))
     push_consumer = consume(client, name, recorder, orderly=True, consume_order=ConsumeOrder.PARTITION)
     eventually(lambda: push_consumer.stats().succeeded == 4)
-    # Acknowledged at the broker, too, before it is moved.
-    time.sleep(0.3)
     group = push_consumer.config.consumer_group
+    # Acknowledged at the broker, too, before it is moved.
+    eventually(lambda: backlog(stats, name, group) == 0)
     broker.admin("POST", name.replace("://", "/") + f"/subscription/{group}/resetcursor/0")
     eventually(lambda: recorder.seen == numbered(4) * 2)
 

@@ -276,7 +276,7 @@ def test_a_key_that_fails_is_suspended_and_keeps_its_order_while_others_go_on(
     name = topic()
     handler = InOrder({b"a1": 3})
     push_consumer = consume(
-        client, name, handler, orderly=True, consumer_group=GROUP, suspend_current_queue_time_millis=400
+        client, name, handler, orderly=True, consumer_group=GROUP, suspend_current_queue_time_millis=1000
     )
     assert stats(name)["subscriptions"][GROUP]["type"] == "Key_Shared"
     keyed(api, client, name, "abc", 8)

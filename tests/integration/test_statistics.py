@@ -267,10 +267,9 @@ def test_a_record_an_interval_names_topic_and_producer(
     assert all(name in each.getMessage() and "noted" in each.getMessage() for each in published)
     assert all("the sub" in each.getMessage() and "listening" in each.getMessage() for each in received)
     # One record an interval, and each message in one of them.
-    times = [each.created for each in published]
-    assert all(after - before > 0.5 for before, after in itertools.pairwise(times))
-    # The mean, for a busy machine may delay any of them.
-    assert (times[-1] - times[0]) / (len(times) - 1) < 1.5
+    gaps = [after.created - before.created for before, after in itertools.pairwise(published)]
+    # The shortest, for a busy machine may delay any of them.
+    assert 0.5 < min(gaps) < 1.5
     assert sum(each.stats.num_msgs_sent for each in published) == 5
     assert sum(each.stats.num_msgs_received for each in received) == 5
     last = producer.stats()

@@ -92,7 +92,7 @@ OPERATIONS: list[tuple[Callable[..., Awaitable[None]], int]] = [
 async def test_operation_without_response_times_out_alone(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, operation: Any, swallowed: int
 ) -> None:
-    limit = 0.5
+    limit = 1.0
     core = cores(fake.url, operation_timeout_seconds=limit)
     bystander = await subscribed(core, "other")
     consumer = await subscribed(core)
@@ -101,7 +101,7 @@ async def test_operation_without_response_times_out_alone(
     with pytest.raises(PulsarException) as caught:
         await operation(core, consumer, subscribed)
     # Never before its time; what it takes longer is the machine, but not another operation's time-out.
-    assert 0.9 * limit <= time.monotonic() - started < limit + 0.45
+    assert 0.9 * limit <= time.monotonic() - started < 1.9 * limit
     assert caught.value.retryable and caught.value.topic == TOPIC
     assert bystander.is_connected and len(fake.peers) == 1
 

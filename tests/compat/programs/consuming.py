@@ -31,7 +31,7 @@ def receive_times_out(pulsar: ModuleType, env: Env) -> Observed:
     consumer = env.client().subscribe(env.topic(), "sub")
     began = time.monotonic()
     error = env.error(lambda: consumer.receive(200))
-    return {"error": error, "time": 0.15 < time.monotonic() - began < 1}
+    return {"error": error, "time": 0.15 < time.monotonic() - began < 3}
 
 
 @program()
@@ -299,7 +299,7 @@ def failover_consumers(pulsar: ModuleType, env: Env) -> Observed:
     second = client.subscribe(topic, "sub", kind, consumer_name="b")
     time.sleep(1.5)
     client.create_producer(topic).send(b"x")
-    parts = [env.more(each) for each in (first, second)]
+    parts = [env.more(each, 1500) for each in (first, second)]
     return {"one of them": sorted(len(each) for each in parts)}
 
 

@@ -232,12 +232,12 @@ def test_process_message_runs_at_once(client: Client, topic: NewTopic, tmp_path:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         running -= 1
 
     started = time.monotonic()
     consume(name, tmp_path / "a.jsonl", process_message=slow, concurrency=20).execute(context_of())
-    assert most == 20 and time.monotonic() - started < 3.5
+    assert most == 20 and time.monotonic() - started < 9, "one after the other they take 12 s"
     assert texts(tmp_path / "a.jsonl") == [str(n) for n in range(40)]
 
 

@@ -163,7 +163,7 @@ def test_broker_down_neither_waits_nor_raises(
         started = time.monotonic()
         for _ in range(20):
             listener.on_task_instance_success(previous_state=None, task_instance=TI)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5, "a second each, if they waited"
         life.before_stopping(component=None)
         assert time.monotonic() - started < 10
     assert "is lost" in caplog.text or "may be lost" in caplog.text

