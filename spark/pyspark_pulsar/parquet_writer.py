@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _CODECS = {
     "zstd": ("zstd", ".zstd"),
     "lz4_raw": ("lz4", ".lz4raw"),
 }
+_SHARED = "output.path must be on a filesystem that the driver and all executors share"
 _INT96, _MICROS = "INT96", "TIMESTAMP_MICROS"
 # Settings of Spark's writer -> their defaults, which are all that is followed.
 _AS_DEFAULT = {
@@ -171,16 +173,15 @@ def _take(file: str, place: str) -> None:
     try:
         os.rename(file, place)
     except FileNotFoundError as error:
-        raise OSError(
-            f"A task wrote {file}, which the driver does not see: output.path must be on a filesystem that the driver "
-            "and all executors share"
-        ) from error
+        raise OSError(f"A task wrote {file}, which the driver does not find: {_SHARED}") from error
 
 
 def _write_split(
     reader: DataSourceReader, form: ParquetFormat, folder: str, numbered: tuple[int, bytes]
 ) -> tuple[str | None, Counts]:
     """Write the rows of one split; return the file's name, None without rows, and the counts. Called in a task."""
+    if not os.path.isdir(folder):
+        raise OSError(f"{socket.gethostname()} has no folder {folder}, which the driver has made: {_SHARED}")
     number, split = numbered
     found: Counts = {}
     name = _file_name(number, form)

@@ -181,6 +181,9 @@ def test_missing_file_names_the_shared_filesystem(
     with pytest.raises(OSError, match=r"must be on a filesystem that the driver and all executors share"):
         write_scan(spark, found, f"{tmp_path}/out", parquet_format(spark, found.columns))
     assert not (tmp_path / "out.attempts").exists() and not (tmp_path / "out" / "_SUCCESS").exists()
+    form = parquet_format(spark, found.columns)
+    with pytest.raises(OSError, match=r"has no folder .*/nowhere.*must be on a filesystem that"):
+        parquet_writer._write_split(found.reader, form, f"{tmp_path}/nowhere", (0, found.splits[0]))
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
