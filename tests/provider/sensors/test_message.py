@@ -39,7 +39,7 @@ def left_in(client: Client, topic: str, subscription: str = "s") -> list[bytes]:
     found: list[Message] = []
     try:
         while True:
-            found.append(consumer.receive(500))
+            found.append(consumer.receive(1500))
     except Timeout:
         return sorted(message.data() for message in found)
     finally:
