@@ -40,10 +40,17 @@ class Series:
 
 
 _MANY = (100_000, 1_000_000, 10_000_000, 100_000_000)
+_PARTITIONS = (1, 4, 16, 64, 256)
 _SIZES = (100, 1024, 64 * 1024, 1024 * 1024)
 SERIES = (
     Series("rows", "rows", {rows: Content(rows, 100, 1) for rows in _MANY}),
-    Series("partitions", "partitions", {each: Content(2_000_000, 100, each) for each in (1, 4, 16, 64, 256)}),
+    # The same rows in more and more partitions, whose entries become smaller; and more and more equal partitions.
+    Series("partitions", "partitions", {each: Content(2_000_000, 100, each) for each in _PARTITIONS}),
+    Series(
+        "equal partitions",
+        "partitions",
+        {each: Content(100_000 * each, 100, each, entry_rows=1000) for each in _PARTITIONS},
+    ),
     Series("bytes", "bytes of a message", {size: Content((512 << 20) // size, size, 1) for size in _SIZES}),
 )
 

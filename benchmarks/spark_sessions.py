@@ -65,13 +65,15 @@ SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD, FLOOR)
 class Content:
     """Content of a topic: messages of random bytes with an event time, and with a key and two properties if described.
 
-    `partitions` 0 is a topic without partitions.
+    `partitions` 0 is a topic without partitions. `entry_rows` is how many rows an entry has at least, however many
+    partitions there are, 0 for what results: 20,000 rows, dealt out over the partitions at a time.
     """
 
     rows: int
     size: int
     partitions: int = 0
     described: bool = False
+    entry_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,8 @@ def fill(broker: Broker, content: Content) -> str:
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex}"
     if content.partitions:
         create_partitions(broker.admin_url, topic, content.partitions)
-    # Tables of about 32 MB at the most.
-    step = max(1, min(_ROWS, (32 << 20) // content.size))
+    # Each table is dealt out over the partitions: as many rows as `entry_rows` asks for in each, 32 MB at the most.
+    step = max(1, min(max(_ROWS, content.partitions * content.entry_rows), (32 << 20) // content.size))
     with (
         pulsar.Client(broker.url) as client,
         client.create_producer(topic, batching_enabled=True, block_if_queue_full=True) as producer,

@@ -332,11 +332,12 @@ def test_chosen_by_a_part_of_the_name(run: Any) -> None:
 
 
 def test_growth_scaled_rows_end_at_most(growth: Any) -> None:
-    rows, partitions, sizes = growth.SERIES
+    rows, partitions, equal, sizes = growth.SERIES
     assert list(rows.scaled(1.0, 1_000_000)) == [100_000, 1_000_000]
     assert {point: each.rows for point, each in partitions.scaled(0.00001, 1).items()} == {
         1: 20, 4: 20, 16: 20, 64: 64, 256: 256,
     }  # fmt: skip
+    assert {each.rows / each.partitions for each in equal.scaled(1.0, 1).values()} == {100_000}
     assert [each.rows * each.size for each in sizes.scaled(1.0, 1).values()] == [536_870_900, *[512 << 20] * 3]
 
 
