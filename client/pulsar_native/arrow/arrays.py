@@ -18,7 +18,9 @@ from typing import Any, Protocol
 from pulsar_native.wire import _impl
 
 _MAX_OFFSET = (1 << 31) - 1
+_COMMON = 4096  # numbers that are kept packed
 _I32 = Struct("=i")
+_PACK = {code: Struct(f"={code}").pack for code in "iq"}
 
 
 class Pair(Protocol):
@@ -46,6 +48,16 @@ class NumberColumn:
         if value is None:
             self._nulls += range(self.rows, self.rows + count)
         self._append(array(self._code, (value or 0,)).tobytes() * count, count)
+
+    def repeat_each(self, values: Sequence[int | None], counts: Sequence[int]) -> None:
+        """Add each value as often as its count says."""
+        if None in values:
+            for value, count in zip(values, counts, strict=True):
+                self.repeat(value, count)
+            return
+        pack = _PACK[self._code]
+        rows = [pack(value) * count for value, count in zip(values, counts, strict=True)]
+        self._append(b"".join(rows), sum(counts))
 
     def nothing(self, count: int) -> None:
         """Add nulls."""
@@ -193,6 +205,24 @@ class MapColumn:
 def utf8(text: str | bytes) -> bytes:
     """Return text as UTF-8; protobuf's runtime returns invalid UTF-8 as the bytes it found. Pure."""
     return text if isinstance(text, bytes) else text.encode()
+
+
+def ramps(slices: Iterable[Sequence[int]]) -> bytes:
+    """Return the numbers of all ranges and lists, none of them negative, as packed 32-bit numbers. Pure."""
+    common, size = _common_ramp(), _I32.size
+    return b"".join(
+        [
+            common[part.start * size : part.stop * size]
+            if isinstance(part, range) and part.stop <= _COMMON
+            else array("i", part).tobytes()
+            for part in slices
+        ]
+    )
+
+
+@cache
+def _common_ramp() -> bytes:
+    return array("i", range(_COMMON)).tobytes()
 
 
 @cache

@@ -6,9 +6,9 @@ Rules: the columns are those of the Spark source, all nullable, so that a batch 
 schema. Values an entry's messages share are written once and repeated as bytes; a batch of messages of one size without
 metadata of their own is copied by its stride; messages whose metadata have one layout are read column by column with
 numpy; only the others are parsed one by one, by protobuf's C parser, which was measured to be faster than one inlined
-here (1.6 against 2.0 us for a key and two properties). Entries of one message without a batch are scanned as a run by
-the compiled codec, and parsed one by one without it. The caller limits a batch to a few MiB: fresh memory costs more
-than parsing.
+here (1.6 against 2.0 us for a key and two properties). Small batches, and entries of one message without a batch, are
+scanned as a run by the compiled codec, and added one by one without it. The caller limits a batch to a few MiB: fresh
+memory costs more than parsing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from pulsar_native.arrow.arrays import MapColumn, NumberColumn, TextColumn, numpy_or_none, utf8
+from pulsar_native.arrow.arrays import MapColumn, NumberColumn, TextColumn, numpy_or_none, ramps, utf8
 from pulsar_native.arrow.uniform import EVENT_TIME, SEQUENCE_ID, Layout, numbers, texts
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
@@ -61,6 +61,7 @@ _SINGLE_COLUMNS = frozenset({"__key", "__eventTime", "__messageProperties", "__s
 _U64 = (1 << 64) - 1
 _MAX_MILLIS = ((1 << 63) - 1) // 1000
 _NULL_VALUE = b"\x48\x01"  # SingleMessageMetadata.null_value = true
+_SMALL_BODY = 32 * 1024  # bytes; a step for each batch up to this size costs more than copying it
 _WORTH_A_LAYOUT = 32  # messages; below, parsing them is as fast
 _HIGH = bytes(range(128, 256))  # varint bytes with the continuation bit
 
@@ -127,8 +128,7 @@ def record_batch(
     builder = _Builder(columns, topic, partition)
     for is_batch, parts in groupby(slices, key=lambda part: part.parsed.is_batch):
         if is_batch:
-            for part in parts:
-                builder.add_batch(part)
+            builder.add_batches([part for part in parts if len(part)])
         else:
             builder.add_unbatched([part for part in parts if len(part)])
     types = _types(pa, value_type)
@@ -198,12 +198,44 @@ class _Builder:
                     _key(part.parsed.metadata)
             raise
 
+    def add_batches(self, parts: list[EntryRows]) -> None:
+        """Add batches: small ones that follow each other in one step, the others one by one."""
+        for is_small, run in groupby(parts, key=_is_small):
+            several = list(run)
+            if not is_small or len(several) == 1 or not self._add_run(several):
+                for part in several:
+                    self.add_batch(part)
+
+    def _add_run(self, parts: list[EntryRows]) -> bool:
+        """Add batches with the compiled codec; return False when that is missing or any is not ordinary."""
+        columns = self._columns
+        found = ids = None
+        if (self._wants_singles or "value" in columns) and (found := _impl.scan_batches(parts)) is None:
+            return False
+        if "__messageId" in columns:
+            ids = _impl.batch_ids(parts, self._partition, columns["__messageId"].size)
+            if ids is None:
+                return False
+            columns["__messageId"].packed(ids[0], len(ids[0]), ids[1])
+        counts = list(map(len, parts))
+        self._rows += sum(counts)
+        for name, column in columns.items():
+            if name == "__producerName":
+                for part, count in zip(parts, counts, strict=True):
+                    column.repeat(_OF_ENTRY[name](part), count)
+            elif name in _OF_ENTRY:
+                of_entry = _OF_ENTRY[name]
+                column.repeat_each([of_entry(part) for part in parts], counts)
+        if "__batchIndex" in columns:
+            columns["__batchIndex"].packed(ramps([part.picked() for part in parts]))
+        if found is not None:
+            self._add_found(found)
+        return True
+
     def add_batch(self, part: EntryRows) -> None:
-        """Add messages of a batch: shared values are written once."""
+        """Add messages of a batch, at least one: shared values are written once."""
         picked = part.picked()
         count = len(picked)
-        if not count:
-            return
         self._rows += count
         for name, column in self._columns.items():
             if name in _OF_ENTRY:
@@ -441,6 +473,10 @@ _OF_ENTRY: dict[str, Callable[[EntryRows], bytes | int | None]] = {
     "__schemaVersion": lambda part: _version(part.parsed.metadata.schema_version),
 }
 """Columns all messages of an entry share."""
+
+
+def _is_small(part: EntryRows) -> bool:
+    return len(part.body) <= _SMALL_BODY
 
 
 def _signed(value: int) -> int:

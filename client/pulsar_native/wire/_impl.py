@@ -31,8 +31,13 @@ def _not_scanned_entries(parts: list[Any]) -> Singles | None:
     return None
 
 
+def _not_scanned_batches(parts: list[Any]) -> Singles | None:
+    """Return None: plain Python adds batches one by one."""
+    return None
+
+
 def _no_entry_ids(parts: list[Any], partition: int, base: int) -> tuple[bytes, bytes] | None:
-    """Return None: plain Python encodes the ids of entries one by one."""
+    """Return None: plain Python encodes the ids of entries, and of a batch's messages, one by one."""
     return None
 
 
@@ -93,9 +98,11 @@ usual_fields = codec.usual_fields
 single_fields: Callable[[bytes, int, int], Any] = codec.single_fields
 encode_message_id = message_id.encode
 decode_message_id = message_id.decode
-# Arrow columns of a batch from its messages, and of entries of one message each with their ids, None where that is left
-# to plain Python; and joining of column parts.
+# Arrow columns of a batch from its messages, of several batches with their ids, and of entries of one message each with
+# their ids, None where that is left to plain Python; and joining of column parts.
 scan_batch = _not_scanned
+scan_batches = _not_scanned_batches
+batch_ids = _no_entry_ids
 scan_entries = _not_scanned_entries
 entry_ids = _no_entry_ids
 join_parts = _join
@@ -114,6 +121,7 @@ write_flat = _not_written
 
 
 FUNCTIONS = (
+    "batch_ids",
     "cut_messages",
     "cut_values",
     "decode_message_id",
@@ -131,6 +139,7 @@ FUNCTIONS = (
     "payload_bytes",
     "read_flat",
     "scan_batch",
+    "scan_batches",
     "scan_entries",
     "scan_entry",
     "scan_spans",

@@ -624,8 +624,8 @@ def single_fields(bytes body not None, Py_ssize_t start, Py_ssize_t stop):
 cdef class Singles:
     """Messages scanned once; returns their columns as packed bytes.
 
-    Built by `scan_batch` of a batch, and by `scan_entries` of entries of one message, whose metadata and bodies `body`
-    has in turns.
+    Built by `scan_batch` of a batch, by `scan_batches` of several, whose bodies `body` has one behind another, and by
+    `scan_entries` of entries of one message, whose metadata and bodies it has in turns.
     """
 
     cdef bytes body
@@ -642,6 +642,40 @@ cdef class Singles:
     def __dealloc__(self):
         free(self.rows)
         free(self.pairs)
+
+    cdef bint _read_batch(
+        self, Py_ssize_t position, Py_ssize_t total, Py_ssize_t first, Py_ssize_t last, bytes skip, uint64_t sequence_id
+    ) noexcept:
+        """Read the messages of the batch from `position` to `total`; return True if they are ordinary."""
+        cdef Bytes data = <Bytes>PyBytes_AS_STRING(self.body)
+        cdef Py_ssize_t start, stop, index
+        cdef uint32_t pairs = self.rows[self.count - 1].pairs if self.count else 0
+        cdef Row* row
+        for index in range(last):
+            start = position + 4
+            stop = _metadata(data, position, total)
+            if stop < 0:
+                return False
+            if index < first or (skip is not None and <uint8_t>PyBytes_AS_STRING(skip)[index]):
+                position = _payload_end(data, start, stop, total)
+                if position < 0:
+                    return False
+                continue
+            row = &self.rows[self.count]
+            memset(row, 0, sizeof(Row))
+            row.pairs = pairs
+            row.sequence_id = sequence_id + <uint64_t>index
+            if not self._read(data, start, stop, total, row):
+                return False
+            position = stop + row.value.size
+            pairs = row.pairs
+            if not row.null_value:
+                self.value_bytes += row.value.size
+            self.has_keys = self.has_keys or row.has_key
+            self.has_event_times = self.has_event_times or row.event_time != 0
+            self.count += 1
+        self.has_properties = pairs > 0
+        return True
 
     cdef bint _read(self, Bytes data, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t total, Row* row) noexcept:
         """Read the metadata from `at` to `stop`; return True if they are ordinary."""
@@ -857,42 +891,51 @@ def scan_batch(bytes body not None, Py_ssize_t first, Py_ssize_t last, skip, uin
 
     `sequence_id` is the entry's, from which messages without their own count.
     """
-    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
-    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), position = 0, start, stop, index
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body)
     cdef bytes skipped = skip
-    if total > _MAX_BODY or not 0 <= first <= last <= total // 4 or (skipped is not None and len(skipped) < last):
+    if total > _MAX_BODY or not _is_slice(total, first, last, skipped):
         return None
     cdef Singles found = Singles()
-    cdef Row* row
     found.body = body
     found.rows = <Row*>malloc(<size_t>(last - first + 1) * sizeof(Row))
+    if found.rows == NULL or not found._read_batch(0, total, first, last, skipped, sequence_id):
+        return None
+    return found
+
+
+cdef bint _is_slice(Py_ssize_t total, Py_ssize_t first, Py_ssize_t last, bytes skip) noexcept:
+    """Return True if a body of `total` bytes may have messages from `first` to `last`, and `skip` covers them."""
+    return 0 <= first <= last <= total // 4 and (skip is None or PyBytes_GET_SIZE(skip) >= last)
+
+
+def scan_batches(list parts not None):
+    """Scan the messages of several batches (`EntryRows`), one behind another; None when any is not ordinary."""
+    cdef tuple held = tuple(parts)
+    cdef Py_ssize_t total = 0, rows = 0, at = 0, size
+    cdef bytes body
+    cdef list slices = []
+    for part in held:
+        if type(part.parsed) is not ScannedEntry or type(part.body) is not bytes:
+            return None
+        body = part.body
+        slices.append((body, part.first, part.last, part.skip, (<ScannedEntry>part.parsed).sequence_id))
+        if not _is_slice(PyBytes_GET_SIZE(body), part.first, part.last, part.skip):
+            return None
+        total += PyBytes_GET_SIZE(body)
+        rows += part.last - part.first
+    if total > _MAX_BODY:
+        return None
+    cdef Singles found = Singles()
+    found.body = PyBytes_FromStringAndSize(NULL, total)
+    found.rows = <Row*>malloc(<size_t>(rows + 1) * sizeof(Row))
     if found.rows == NULL:
         return None
-    cdef uint32_t pairs = 0
-    for index in range(last):
-        start = position + 4
-        stop = _metadata(data, position, total)
-        if stop < 0:
+    for body, first, last, skip, sequence_id in slices:
+        size = PyBytes_GET_SIZE(body)
+        memcpy(PyBytes_AS_STRING(found.body) + at, PyBytes_AS_STRING(body), <size_t>size)
+        if not found._read_batch(at, at + size, first, last, skip, sequence_id):
             return None
-        if index < first or (skipped is not None and <uint8_t>PyBytes_AS_STRING(skipped)[index]):
-            position = _payload_end(data, start, stop, total)
-            if position < 0:
-                return None
-            continue
-        row = &found.rows[found.count]
-        memset(row, 0, sizeof(Row))
-        row.pairs = pairs
-        row.sequence_id = sequence_id + <uint64_t>index
-        if not found._read(data, start, stop, total, row):
-            return None
-        position = stop + row.value.size
-        pairs = row.pairs
-        if not row.null_value:
-            found.value_bytes += row.value.size
-        found.has_keys = found.has_keys or row.has_key
-        found.has_event_times = found.has_event_times or row.event_time != 0
-        found.count += 1
-    found.has_properties = pairs > 0
+        at += size
     return found
 
 
@@ -1171,6 +1214,7 @@ cdef class ScannedEntry:
     cdef readonly bint is_compacted
     cdef readonly int32_t num_messages
     cdef readonly uint64_t publish_time
+    cdef uint64_t sequence_id
     cdef readonly int32_t compression
     cdef readonly uint32_t uncompressed_size
     cdef public object body
@@ -1216,6 +1260,7 @@ cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py
             return False
         if tag == 0x10:
             seen |= 2
+            made.sequence_id = value
         elif tag == 0x18:
             seen |= 4
             made.publish_time = value
@@ -1365,6 +1410,52 @@ def entry_ids(list parts not None, int64_t partition, uint32_t base):
         end[index] = base + <uint32_t>(to - begin)
         index += 1
     return packed[: to - begin], ends
+
+
+def batch_ids(list parts not None, int64_t partition, uint32_t base):
+    """Return the ids of the messages of batches (`EntryRows`), joined, and their ends behind `base`.
+
+    None when any has chunks.
+    """
+    cdef tuple held = tuple(parts)
+    cdef Py_ssize_t rows = 0, row = 0, head_size, tail_size
+    cdef int64_t index
+    cdef bytes skip
+    cdef uint8_t[40] head
+    cdef uint8_t[8] tail
+    cdef uint8_t* to
+    for part in held:
+        if part.first_chunk is not None:
+            return None
+        rows += part.last - part.first
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, rows * <Py_ssize_t>(sizeof(head) + 8 + sizeof(tail)))
+    cdef bytes ends = PyBytes_FromStringAndSize(NULL, rows * 4)
+    cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(packed)
+    cdef uint8_t* at = begin
+    cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
+    for part in held:
+        head[0] = 0x08
+        to = _put(head + 1, PyLong_AsUnsignedLongLongMask(part.ledger_id))
+        to[0] = 0x10
+        to = _put(to + 1, PyLong_AsUnsignedLongLongMask(part.entry_id))
+        if partition >= 0:
+            to[0] = 0x18
+            to = _put(to + 1, <uint64_t>partition)
+        to[0] = 0x20
+        head_size = to + 1 - head
+        tail[0] = 0x30
+        tail_size = _put(tail + 1, <uint32_t>part.parsed.num_messages) - tail
+        skip = part.skip
+        for index in range(part.first, part.last):
+            if skip is not None and <uint8_t>PyBytes_AS_STRING(skip)[index]:
+                continue
+            memcpy(at, head, <size_t>head_size)
+            at = _put(at + head_size, <uint64_t>index)
+            memcpy(at, tail, <size_t>tail_size)
+            at += tail_size
+            end[row] = base + <uint32_t>(at - begin)
+            row += 1
+    return packed[: at - begin], ends[: row * 4]
 
 
 # ---- Avro records ----------------------------------------------------------------------------------------------------

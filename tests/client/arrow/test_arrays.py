@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.arrow import arrays
-from pulsar_native.arrow.arrays import MapColumn, NumberColumn, TextColumn, utf8
+from pulsar_native.arrow.arrays import MapColumn, NumberColumn, TextColumn, ramps, utf8
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -33,6 +34,9 @@ def filled(column: Any, steps: list[tuple[str, Any]]) -> list[Any]:
         if name == "repeat":
             column.repeat(*argument)
             rows += [argument[0]] * argument[1]
+        elif name == "repeat_each":
+            column.repeat_each(*map(list, zip(*argument, strict=True)))
+            rows += [value for value, count in argument for _ in range(count)]
         elif name == "nothing":
             column.nothing(argument)
             rows += [None] * argument
@@ -45,11 +49,23 @@ def filled(column: Any, steps: list[tuple[str, Any]]) -> list[Any]:
     return rows
 
 
+@given(
+    st.lists(
+        st.lists(st.integers(0, 5000))
+        | st.tuples(st.integers(0, 5000), st.integers(0, 5000)).map(lambda bounds: range(*bounds)),
+        max_size=4,
+    )
+)
+def test_ramps_are_the_numbers_of_all_parts(parts: list[list[int] | range]) -> None:
+    assert array("i", ramps(parts)).tolist() == [number for part in parts for number in part]
+
+
 counts = st.integers(0, 20)
 numbers = st.integers(-(2**31), 2**31 - 1)
 blocks = st.integers(0, 4).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), max_size=20))
 number_steps = st.lists(
     st.tuples(st.just("repeat"), st.tuples(numbers | st.none(), counts))
+    | st.tuples(st.just("repeat_each"), st.lists(st.tuples(numbers | st.none(), counts), min_size=1, max_size=4))
     | st.tuples(st.just("nothing"), counts)
     | st.tuples(st.just("extend"), st.lists(numbers))
     | st.tuples(st.just("extend_optional"), st.lists(numbers | st.none())),

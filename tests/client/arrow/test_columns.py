@@ -55,7 +55,8 @@ def batch_slice(
         schema_version=schema_version,
     )
     stop = len(payloads) if last is None else last
-    return EntryRows(ParsedEntry(metadata, memoryview(body)), body, 12, entry, first, stop, skip)
+    # Parsed from bytes, as received: the compiled codec reads the sequence id itself.
+    return EntryRows(parse_entry(assemble(metadata, body)), body, 12, entry, first, stop, skip)
 
 
 def single_slice(
@@ -215,6 +216,62 @@ def test_record_batch_entries_of_one_message_some_rare() -> None:
     assert not isinstance(single_slice(b"v").parsed, ParsedEntry) or _impl.name == "python"
     assert isinstance(rare.parsed, ParsedEntry)
     check([single_slice(b"0", {"properties": {"a": "b"}}), rare, single_slice(b"2")])
+
+
+@pytest.mark.parametrize("entry", [0, 127, 128, 1 << 40])
+@pytest.mark.parametrize("partition", [-1, 3, 200])
+def test_record_batch_run_of_small_batches(entry: int, partition: int) -> None:
+    own = [{"properties": {"a": "b"}, "event_time": NOW}, {"partition_key": "k"}, {}]
+    mixed = batch_slice([b"x", b"", b"yz"], [7, 8, 9], [encode_single_fields(**one) for one in own], entry=entry)
+    long = [b"%d" % number for number in range(300)]
+    parts = [
+        mixed,
+        batch_slice(long, range(300), first=100, last=290, entry=entry + 1),
+        batch_slice(long, range(300), skip=bytes(number % 3 for number in range(300)), entry=entry + 2),
+        batch_slice([b"a"], [1], first=1, entry=entry + 3),
+        batch_slice([b"one"], [1 << 40], entry=entry + 4),
+        # Old clients number the batch alone.
+        batch_slice([b"abc"] * 4, [70] * 4, body=b"\0\0\0\x02\x18\x03abc" * 4, entry=entry + 5),
+    ]
+    found = check(parts, partition=partition)
+    assert found.num_rows == 3 + 190 + 100 + 0 + 1 + 4
+    check(parts, ("__batchIndex", "__ledgerId"), partition)
+    check(parts, ("__messageId",), partition)
+
+
+def test_record_batch_run_of_small_batches_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[EntryRows] = []
+    add_batch = columns._Builder.add_batch
+
+    def counting(builder: Any, part: EntryRows) -> None:
+        added.append(part)
+        add_batch(builder, part)
+
+    monkeypatch.setattr(columns._Builder, "add_batch", counting)
+    check([batch_slice([b"0", b"1"], range(2), entry=entry) for entry in range(50)])
+    assert len(added) == (50 if _impl.name == "python" else 0)
+
+
+@pytest.mark.parametrize("large", [0, 1, 2])
+def test_record_batch_run_of_small_and_large_batches(large: int) -> None:
+    sizes = [40_000 if place == large else 10 for place in range(3)]
+    check([batch_slice([b"v" * size, b"w"], range(2), entry=place) for place, size in enumerate(sizes)])
+
+
+def test_record_batch_run_with_a_rare_batch() -> None:
+    twice = encode_single_fields({"a": "b"}) + encode_single_fields({"a": "c"})
+    rare = batch_slice([b"x"], [0], [twice])
+    check([batch_slice([b"0", b"1"], range(2)), rare, batch_slice([b"2"], [2])])
+    chunked = batch_slice([b"x"], [0])
+    chunked.first_chunk = MessageId(3, 12, 4, -1)
+    check([batch_slice([b"0", b"1"], range(2)), chunked, batch_slice([b"2"], [2])])
+
+
+def test_record_batch_run_damaged_names_its_entry() -> None:
+    damaged = batch_slice([b"abc"] * 3, [7] * 3, body=b"\0\0\0\x04\x18\x03\x40\x85abc" * 3, entry=77)
+    for names in (ALL_COLUMNS, ("__key",)):
+        with pytest.raises(InvalidMessage, match="Entry 12:77"):
+            record_batch([batch_slice([b"0"], [0]), damaged], names, topic=TOPIC, partition=3)
 
 
 def test_record_batch_schema_versions() -> None:
