@@ -399,6 +399,20 @@ class ConsumerCore:
         self.permits.count(count)
         return entry, indexes[:count]
 
+    def dequeue_slice_before(self, before: EntryKey) -> Slice | None:
+        """Return the next entry as `dequeue_slice` does; None also while a decoded message is queued, or if the entry
+        is not before `before`.
+        """
+        if self._scaled is not None or self._arriving is not None:
+            return None
+        while not self.has_decoded and (deliveries := self._deliveries):
+            if (deliveries[0].ledger_id, deliveries[0].entry_id) >= before or not self._decode_next():
+                return None
+            if self._decoded is not None:
+                self._cut_at = 0
+                return self.dequeue_slice()
+        return None
+
     def dequeue_singles(self, before: EntryKey, most: int, most_bytes: int) -> list[Message]:
         """Return the messages of the next entries, up to the first that has several or needs more than parsing.
 

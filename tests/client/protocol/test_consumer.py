@@ -524,6 +524,65 @@ def test_dequeue_singles_scaled_or_intercepted_returns_none() -> None:
         assert values(core) == [0]
 
 
+def slices_before(core: ConsumerCore, before: int = 100) -> list[int]:
+    """Dequeue the entries before one, each whole, and return the numbers of their messages."""
+    found = []
+    while (taken := core.dequeue_slice_before((LEDGER, before))) is not None:
+        entry, indexes = taken
+        assert list(indexes) == list(range(max(1, entry.batch_size)))
+        found.append(entry.entry_id)
+    return found
+
+
+def test_dequeue_slice_before_up_to_entry() -> None:
+    core, decoding = attached(20)
+    for entry in range(4):
+        core.append(command(entry), batch(2 * entry, 2) if entry != 1 else single_entry(b"2"))
+    assert slices_before(core, before=2) == [0, 1] and slices_before(core, before=2) == []
+    assert core.permits.to_return == 3 and decoding.counted == 3
+    core.detached()
+    # Delivered twice, as the broker may after a seek: nothing is returned in its place that is not before the limit.
+    core.begin_attachment()
+    core.attached()
+    for entry in range(2, 5):
+        core.append(command(entry), batch(2 * entry, 2))
+    assert slices_before(core, before=4) == [2, 3]
+    assert values(core) == [8, 9]
+
+
+def test_dequeue_slice_before_skips_unwanted_not_the_limit() -> None:
+    core, _ = attached(20)
+    core.append(command(0), batch(0, 2)[:-1] + b"x")
+    core.append(command(1), batch(2, 2))
+    assert slices_before(core, before=1) == []
+    assert values(core) == [2, 3]
+
+
+def test_dequeue_slice_before_behind_messages_queued_returns_none() -> None:
+    core, decoding = attached(20)
+    core.append(command(0), batch(0, 3))
+    core.append(command(1), batch(3, 2))
+    assert core.dequeue_slice(BatchBudget(1, 100)) is not None
+    assert slices_before(core) == []
+    assert core.dequeue_slice() is not None
+    decoding.key_missing = True
+    assert slices_before(core) == []
+    decoding.key_missing = False
+    core.on_key_fetched()
+    core.pause(strict=True)
+    assert slices_before(core) == []
+    core.resume()
+    assert slices_before(core) == [1]
+
+
+def test_dequeue_slice_before_scaled_or_intercepted_returns_none() -> None:
+    for options in ({"scaled_within": MemoryLimit(100)}, {"arriving": lambda messages: messages}):
+        core, _ = attached(8, **options)
+        core.append(command(0), batch(0, 2))
+        assert slices_before(core) == []
+        assert values(core) == [0, 1]
+
+
 def test_strict_pause_hands_back_each_entry_once() -> None:
     core, _ = attached(20, redelivers_entries=True)
     core.append(command(0), batch(0, 3))

@@ -4,8 +4,8 @@ Rules: rows are from the reader's start up to `end` (exclusive, by position, dow
 message present when reading began. The end is recognised by order, never by equality, since the end entry itself may
 have been compacted away, aborted or removed; when nothing more arrives, the broker's last deliverable id proves that
 the range is complete. A range that cannot be completed in time raises; a partial result is never returned as the whole.
-Behind an entry of one message, those that follow before the end's entry are added in one step, since a step for each
-costs more than its row; nothing behind the end is dequeued.
+The entries that follow one before the end's entry are added in one step, since a step for each costs more than its
+row; nothing behind the end is dequeued.
 A chunked message has its last chunk's position: one that began before the range is assembled by a second pass from
 further back, which yields nothing else; one that ends behind it belongs to another range.
 """
@@ -159,25 +159,27 @@ class ArrowRangeReader:
             collected.slices.append(part)
             collected.rows += len(part)
             collected.bytes += part.nbytes
-        if end is not None and goes_on and missing is None and part.parsed.num_messages == 1:
-            self._add_further_singles(child, end, collected)
+        if end is not None and goes_on and missing is None:
+            self._add_further(child, end, collected, singles=part.parsed.num_messages == 1)
         if end is not None and (not goes_on or (child.position.is_past(end) and not child.core.has_decoded)):
             self._passed(child)
 
-    def _add_further_singles(self, child: PartitionConsumer, end: MessageId, collected: _Part) -> None:
-        """Add entries of one message that follow, as many as the record batch may still have.
+    def _add_further(self, child: PartitionConsumer, end: MessageId, collected: _Part, *, singles: bool) -> None:
+        """Add entries that follow, as many as the record batch may still have; with `singles` those of one message.
 
         All are before the entry of `end`: what is behind it stays in the reader.
         """
         rows, size = self._max_rows - collected.rows, self._max_bytes - collected.bytes
         if rows <= 0 or size <= 0:
             return
-        parts = child.dequeue_single_rows((end.ledger_id(), end.entry_id()), rows, size)
+        dequeue = child.dequeue_single_rows if singles else child.dequeue_rows_before
+        parts = dequeue((end.ledger_id(), end.entry_id()), rows, size)
+        self._check_discarded(child)
         if self._from is not None or self._until is not None:
             parts = [part for part in parts if self._in_time(part)]
         collected.slices += parts
-        collected.rows += len(parts)
-        collected.bytes += sum([len(part.body) for part in parts])
+        collected.rows += sum(map(len, parts))
+        collected.bytes += sum([part.nbytes for part in parts])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
         undecrypted = child.undecodable.undecrypted_count - self._undecrypted[child]

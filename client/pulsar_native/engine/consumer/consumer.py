@@ -389,8 +389,26 @@ class PartitionConsumer(Handler):
     def dequeue_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
         entry_slice = self.dequeue_slice()
-        if entry_slice is None:
-            return None
+        return None if entry_slice is None else self._rows_of(entry_slice)
+
+    def dequeue_rows_before(self, before: EntryKey, most: int, most_bytes: int) -> list[EntryRows]:
+        """Return entries that are queued next, all before an entry; may return none. Thread-safe.
+
+        No more when they have `most` rows or `most_bytes` payload bytes.
+        """
+        found = []
+        with self.lock:
+            while most > 0 and most_bytes > 0 and (taken := self.core.dequeue_slice_before(before)) is not None:
+                self.acks.watch(taken[0].key)
+                part = self._rows_of(EntrySlice(*taken))
+                found.append(part)
+                most -= len(part)
+                most_bytes -= part.nbytes
+                if self.core.outgoing and not self.core.may_wait:
+                    self.write_outgoing()
+        return found
+
+    def _rows_of(self, entry_slice: EntrySlice) -> EntryRows:
         if entry_slice.entry.decryption_failed:
             # Not possible as columns; the range reader detects by this that the range is incomplete.
             self.undecodable.undecrypted_count += 1

@@ -294,6 +294,64 @@ async def test_single_messages_behind_damaged_entry_raise(fake: FakeBroker, read
         made.add_queued()
 
 
+def pairs(*entries: int) -> dict[int, bytes]:
+    return {entry: batch_entry([b"%da" % entry, b"%db" % entry]) for entry in entries}
+
+
+@pytest.mark.parametrize("end", [place(3), place(3, 1)], ids=["entry", "batch-index"])
+async def test_batches_added_together_not_beyond_end(
+    fake: FakeBroker, reading: Callable[..., Any], end: MessageId
+) -> None:
+    last_is(fake, 5)
+    made = await reading(end=end)
+    await made.work.refresh_ends()
+    assert await add_next(made, {**pairs(0, 1), **singles(2), **pairs(3, 4)}) == [3, 4]
+    if end == place(3):
+        assert made.work.done and made.rows() == [b"0a", b"0b", b"1a", b"1b", b"2"]
+        following = made.consumer.dequeue_rows()
+        assert following is not None and following[1].entry_id == 3
+        return
+    assert not made.work.done
+    made.add_queued()
+    assert made.work.done and made.rows() == [b"0a", b"0b", b"1a", b"1b", b"2", b"3a"]
+
+
+async def test_batches_added_together_within_limits(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    last_is(fake, 9)
+    made = await reading(max_rows=4, max_bytes=200)
+    await made.work.refresh_ends()
+    assert await add_next(made, pairs(0, 1, 2, 3)) == [2, 3]
+    assert [batch.num_rows for batch in made.work.full()] == [4]
+    made.add_queued()
+    assert [batch.num_rows for batch in made.work.full()] == [4]
+    large = batch_entry([b"x" * 120, b"y" * 120])
+    assert await add_next(made, {**pairs(4), 5: large, **pairs(6)}) == [6]
+
+
+async def test_batches_added_together_within_publish_time(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    last_is(fake, 3)
+    made = await reading(publish_time=(PUBLISHED + 1, PUBLISHED + 3))
+    await made.work.refresh_ends()
+    entries = {at: batch_entry([b"%d" % at, b"-"], publish_time=PUBLISHED + at) for at in range(4)}
+    assert await add_next(made, entries) == []
+    assert made.work.done and made.rows() == [b"1", b"-", b"2", b"-"]
+
+
+@pytest.mark.parametrize("place_of_it", [1, 2])
+@pytest.mark.parametrize("bad", ["damaged", "locked"])
+async def test_batches_added_together_with_unreadable_entry_raise(
+    fake: FakeBroker, reading: Callable[..., Any], place_of_it: int, bad: str
+) -> None:
+    last_is(fake, 2)
+    made = await reading(action=ConsumerCryptoFailureAction.CONSUME)
+    await made.work.refresh_ends()
+    unreadable = LOCKED if bad == "locked" else batch_entry([b"a", b"b"])[:-1] + b"x"
+    with pytest.raises(CryptoError if bad == "locked" else ChecksumError):
+        await made.deliver({**pairs(0, 1, 2), place_of_it: unreadable})
+        await made.work.refresh_ends()
+    assert not made.work.done
+
+
 # --- what cannot be read ----------------------------------------------------------------------------------------
 
 
