@@ -293,7 +293,7 @@ def test_two_loads_at_once_leave_one_whole_output(stack: AirflowStack, default_b
         dag_id = load_dag(stack, f"load_twice_{name}", topic, tmp_path / "out", more, f"installed_{name}")
         runs.append(stack.run(dag_id, wait=False))
     for run in runs:
-        run.wait().succeeded()
+        run.wait(400).succeeded()
     assert rows(tmp_path, "out") == list(range(20))
     assert not list(tmp_path.glob(".out.writing*"))
 
