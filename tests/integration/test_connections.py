@@ -60,6 +60,7 @@ def test_lookups_over_the_limit_wait_and_those_over_the_queue_fail_at_once(
         with pytest.raises(TooManyLookupRequestException, match="max_lookup_requests") as caught:
             client.create_producer(names[3])
         assert time.monotonic() - started < 10 and caught.value.topic == names[3]
+        eventually(lambda: through.held == 2)
         assert asked() == 2 and not any(call.done() for call in calls)
         assert through.release() == 2
         assert [call.result(20) for call in calls] == [[name] for name in names[:3]]

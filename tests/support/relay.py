@@ -173,6 +173,8 @@ class _Rule:
     command: int | None
     action: Action
     left: int | None
+    # Whether it acts in one step with the recording of the frame: who has seen a frame that is held may release it.
+    at_once: bool = False
 
     def applies(self, direction: Direction, command: int) -> bool:
         if direction is not self.direction or self.left == 0:
@@ -314,11 +316,9 @@ class Relay:
         """Set frames of that command aside until `release`; others overtake them."""
 
         def keep(connection: _Connection, frame: bytes) -> None:
-            with self._change:
-                self._held.append((connection, direction, frame))
-                self._change.notify_all()
+            self._held.append((connection, direction, frame))
 
-        self._add(_Rule(direction, command, keep, times))
+        self._add(_Rule(direction, command, keep, times, at_once=True))
 
     def release(self) -> int:
         """End all rules, pass the frames held so far in their order, and return their number."""
@@ -442,12 +442,16 @@ class Relay:
 
     def _pass(self, connection: _Connection, direction: Direction, frame: bytes) -> None:
         command = -1 if self._opaque else command_type(frame)
+        passed = frame.replace(*self._rewrite) if command == Command.LOOKUP_RESPONSE else frame
+        changed: bytes | None = passed
         with self._change:
             self.seen.append(Seen(time.monotonic(), direction, command, frame))
+            rule = self._rule_of(direction, command)
+            if rule is not None and rule.at_once:
+                changed = rule.action(connection, passed)
             self._change.notify_all()
-        if command == Command.LOOKUP_RESPONSE:
-            frame = frame.replace(*self._rewrite)
-        changed = self._ruled(connection, direction, command, frame)
+        if rule is not None and not rule.at_once:
+            changed = rule.action(connection, passed)
         if self._delays[direction]:
             time.sleep(self._delays[direction])
         with self._change:
@@ -455,14 +459,12 @@ class Relay:
         if changed is not None:
             self._forward(connection, direction, changed)
 
-    def _ruled(self, connection: _Connection, direction: Direction, command: int, frame: bytes) -> bytes | None:
-        with self._change:
-            rule = next((each for each in self._rules if each.applies(direction, command)), None)
-            if rule is None:
-                return frame
-            if rule.left is not None:
-                rule.left -= 1
-        return rule.action(connection, frame)
+    def _rule_of(self, direction: Direction, command: int) -> _Rule | None:
+        """Return the rule that takes a frame, which counts for it; the lock is held."""
+        rule = next((each for each in self._rules if each.applies(direction, command)), None)
+        if rule is not None and rule.left is not None:
+            rule.left -= 1
+        return rule
 
     def _forward(self, connection: _Connection, direction: Direction, frame: bytes) -> None:
         with self._change:

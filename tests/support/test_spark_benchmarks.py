@@ -202,7 +202,7 @@ def test_worker_parse_refuses(
         (["--scale", "0"], "must be above 0"),
         (["--growth", "--most", "0"], "must be above 0"),
         (["--case", "lukewarm"], "no case has such a name; there are: 3 M x 100 B, warm;"),
-        (["--growth", "--case", "3 M"], "there are: rows; partitions; bytes"),
+        (["--growth", "--case", "3 M"], "there are: rows; partitions; equal partitions; bytes"),
         (["--side", "kafka"], "invalid choice: 'kafka'"),
     ],
 )
