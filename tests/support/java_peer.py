@@ -121,6 +121,7 @@ class JavaPeer:
         """Start the JVM unless it runs: the first time, and after a test that broke it."""
         if self._process is not None and self._process.poll() is None:
             return
+        self.stop()
         try:
             classes = java_classes.compiled(sorted(SOURCES.glob("*.java")), "java-peer")
             command = java_classes.command(classes, "Peer", _OPTIONS)

@@ -135,15 +135,15 @@ class _Connection:
             self.sink(direction).sendall(data)
 
     def finish(self, direction: Direction) -> None:
-        """Pass the end of one direction on; the second end closes both sockets."""
+        """Pass the end of one direction on; the second end closes both sockets, and so does any without a broker."""
         if self._reset:
             return
         self._open -= 1
-        if not self.silent:
-            with contextlib.suppress(OSError):
-                self.sink(direction).shutdown(socket.SHUT_WR)
-        if self._open <= 0:
+        if self._open <= 0 or self.silent:
             self.close()
+            return
+        with contextlib.suppress(OSError):
+            self.sink(direction).shutdown(socket.SHUT_WR)
 
     def close(self, *, reset: bool = False) -> None:
         # Set first: a pump that wakes must not send the FIN that would go before the RST.
