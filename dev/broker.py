@@ -3,8 +3,8 @@
 
 Standard library only; product code never imports it. Rules: everything listens on 127.0.0.1 only; ports are picked
 once per folder and stay the same over restarts, and so does the data; two brokers in two folders never meet; a broker
-ends with the process that started it (a guard process watches the parent), unless it was started detached; every wait
-is bounded.
+ends with the process that started it, or with another one it is told (a guard process watches that), unless it was
+started detached; every wait is bounded.
 """
 
 from __future__ import annotations
@@ -190,13 +190,16 @@ class Standalone:
             return self._guard.pid if self._guard.poll() is None else None
         return _running(self.folder)
 
-    def start(self, *, detached: bool = False) -> Standalone:
-        """Start the broker's process and return at once (`wait_ready` waits for it); detached outlives this process."""
+    def start(self, *, detached: bool = False, owner: int | None = None) -> Standalone:
+        """Start the broker's process and return at once (`wait_ready` waits for it).
+
+        It ends with the process of the id `owner`, by default this one; detached it outlives both.
+        """
         if self.process_id() is not None:
             raise BrokerError(f"a broker already runs in {self.folder} (process {self.process_id()})")
         self._write_conf()
-        parent = 0 if detached else os.getpid()
-        guard = [sys.executable, str(Path(__file__).resolve()), "guard", str(parent), str(self._java_pid)]
+        owner = 0 if detached else owner or os.getpid()
+        guard = [sys.executable, str(Path(__file__).resolve()), "guard", str(owner), str(self._java_pid)]
         self._java_pid.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._guard = subprocess.Popen(
@@ -455,8 +458,8 @@ def _command_line(pid: int) -> str:
     return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
 
 
-def _guard(parent: int, pid_file: Path, command: Sequence[str]) -> int:
-    """Run the broker as a child until it ends, the parent ends, or SIGTERM says so.
+def _guard(owner: int, pid_file: Path, command: Sequence[str]) -> int:
+    """Run the broker as a child until it ends, the process `owner` ends (0: none), or SIGTERM says so.
 
     A process of its own and not a death signal on the broker: that one fires when the *thread* that started it ends.
     """
@@ -466,6 +469,7 @@ def _guard(parent: int, pid_file: Path, command: Sequence[str]) -> int:
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux only
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    is_child = os.getppid() == owner
     broker = subprocess.Popen(command, preexec_fn=die_with_guard)
     signal.signal(signal.SIGTERM, lambda number, frame: broker.terminate())
     pid_file.write_text(str(broker.pid))
@@ -473,8 +477,17 @@ def _guard(parent: int, pid_file: Path, command: Sequence[str]) -> int:
         try:
             return broker.wait(timeout=0.3)
         except subprocess.TimeoutExpired:
-            if parent and os.getppid() != parent:
+            # The parent's id tells its end at once, even where nobody has waited for it yet.
+            if owner and (os.getppid() != owner if is_child else not _exists(owner)):
                 broker.kill()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------

@@ -285,7 +285,9 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
 def shared_broker(number: int = 1) -> Iterator[dict[str, str]]:
     """Give the environment that points tests to a broker started here, or to the one they already point to.
 
-    Brokers that run at a time have different numbers.
+    Brokers that run at a time have different numbers. Other kinds of broker are started by the first test that needs
+    one, in a folder the environment names, and serve all suites that are given the same environment: each start is a
+    dozen seconds of CPU. All are stopped here.
     """
     env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
     env.pop("PYTHONPATH", None)
@@ -293,15 +295,24 @@ def shared_broker(number: int = 1) -> Iterator[dict[str, str]]:
         yield env
         return
     folder = RESULTS / f"broker-{os.getpid()}-{number}"
+    others = folder / "others"
     broker = Standalone(folder)
     try:
         say("broker: starts")
         started = time.monotonic()
         broker.start().wait_ready()
         say(f"broker: ready in {time.monotonic() - started:.0f} s")
-        yield {**env, "PULSAR_TEST_SERVICE_URL": broker.service_url, "PULSAR_TEST_ADMIN_URL": broker.admin_url}
+        yield {
+            **env,
+            "PULSAR_TEST_SERVICE_URL": broker.service_url,
+            "PULSAR_TEST_ADMIN_URL": broker.admin_url,
+            "PULSAR_TEST_BROKERS": str(others),
+            "PULSAR_TEST_RUNNER": str(os.getpid()),
+        }
     finally:
         broker.stop()
+        for other in sorted(others.glob("*/broker.json")):
+            Standalone(other.parent).stop()
         if broker.log.exists():
             shutil.move(broker.log, RESULTS / ("broker.log" if number == 1 else f"broker-{number}.log"))
         shutil.rmtree(folder, ignore_errors=True)

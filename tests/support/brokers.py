@@ -1,4 +1,4 @@
-"""Fixtures of real brokers: one shared by the run, private ones for faults, unique topics and namespaces.
+"""Fixtures of real brokers: some shared by the run, private ones for faults, unique topics and namespaces.
 
 Imports only pytest, the standard library and dev/broker.py, since every environment loads it.
 """
@@ -6,6 +6,8 @@ Imports only pytest, the standard library and dev/broker.py, since every environ
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -14,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -32,6 +34,12 @@ class Broker:
         """Call the admin interface (path below /admin/v2/) and return the JSON of its answer, None for no content."""
         return admin(self.admin_url, method, path, body)
 
+
+# Folder of the brokers that all suites of a run share, and the runner's process id; unset without a runner.
+SHARED_BROKERS, RUNNER = "PULSAR_TEST_BROKERS", "PULSAR_TEST_RUNNER"
+
+# Those this process has started: their process objects must not be collected while the brokers run.
+_started_for_all: list[Standalone] = []
 
 # Password of the role "admin" at the secure broker, and the file (htpasswd) that it reads.
 PASSWORD = "open-sesame"
@@ -64,23 +72,46 @@ def admin(admin_url: str, method: str, path: str, body: object = None, *, token:
     return json.loads(text) if text else None
 
 
+@contextlib.contextmanager
+def shared_by_run(name: str, tmp_path_factory: pytest.TempPathFactory, **options: Any) -> Iterator[Standalone]:
+    """Give the run's broker of a name, started by the first session that needs it; its runner stops it.
+
+    Without a runner it is a broker of this session alone.
+    """
+    shared = os.environ.get(SHARED_BROKERS)
+    if shared is None:
+        with Standalone(tmp_path_factory.mktemp(name), **options) as started:
+            yield started
+        return
+    Path(shared).mkdir(parents=True, exist_ok=True)
+    with Path(shared, f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = Standalone(Path(shared, name), **options)
+        if found.process_id() is None:
+            _started_for_all.append(found.start(owner=int(os.environ[RUNNER])))
+        found.wait_ready()
+    yield found
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Give the shared broker: the one the runner started, else one of this session.
 
-    Of several processes that share a suite only the first gets the runner's: a test may unload a whole namespace.
+    Of several processes that share a suite only the first gets the runner's: a test may unload a whole namespace. Each
+    other one has a broker that the suites of the run use one after the other.
     """
     service_url, admin_url = os.environ.get("PULSAR_TEST_SERVICE_URL"), os.environ.get("PULSAR_TEST_ADMIN_URL")
-    if service_url and admin_url and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+    process = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    if service_url and admin_url and process == "gw0":
         yield Broker(service_url, admin_url)
         return
-    with Standalone(tmp_path_factory.mktemp("broker")) as started:
+    with shared_by_run(process, tmp_path_factory) as started:
         yield Broker(started.service_url, started.admin_url)
 
 
 @pytest.fixture(scope="session")
 def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Give a broker of this session that demands tokens (`token()`) and also listens on TLS ports (`certificates`).
+    """Give a broker that demands tokens (`token()`) and also listens on TLS ports (`certificates`).
 
     It looks every second whether a connection's token has ended, and asks for another one then. It knows clients by
     their certificate and by PASSWORD as well.
@@ -93,18 +124,18 @@ def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
         ),
         "basicAuthConf": f"data:;base64,{base64.b64encode(_PASSWORDS.encode()).decode()}",
     }
-    with Standalone(tmp_path_factory.mktemp("secure_broker"), tokens=True, tls=True, conf=conf) as started:
+    with shared_by_run("secure", tmp_path_factory, tokens=True, tls=True, conf=conf) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def default_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Give a broker of this session that is configured as Pulsar is installed.
+    """Give a broker that is configured as Pulsar is installed.
 
     It deletes inactive topics after 60 s, retains nothing, and has no deduplication, no index of messages and no
     transactions.
     """
-    with Standalone(tmp_path_factory.mktemp("default_broker"), profile="default") as started:
+    with shared_by_run("default", tmp_path_factory, profile="default") as started:
         yield Broker(started.service_url, started.admin_url)
 
 

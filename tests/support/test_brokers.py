@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import pulsar_native
 from broker import BrokerError, Standalone
-from support.brokers import Broker, NewTopic, OwnBroker, admin
+from support.brokers import RUNNER, SHARED_BROKERS, Broker, NewTopic, OwnBroker, admin, shared_by_run
 from support.relay import Command, NewRelay
 
 pulsar = pytest.importorskip("pulsar")
@@ -28,6 +29,25 @@ def test_shared_broker_serves_topics_with_and_without_partitions(broker: Broker,
     assert client.get_topic_partitions(plain) == [plain]  # type: ignore[attr-defined]
     assert len(client.get_topic_partitions(partitioned)) == 3  # type: ignore[attr-defined]
     client.close()  # type: ignore[attr-defined]
+
+
+def test_broker_of_a_run_is_started_once_and_ends_with_the_runner(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = subprocess.Popen(["sleep", "300"])
+    monkeypatch.setenv(SHARED_BROKERS, str(tmp_path))
+    monkeypatch.setenv(RUNNER, str(runner.pid))
+    try:
+        with shared_by_run("some", tmp_path_factory, heap="512m") as first:
+            pass
+        with shared_by_run("some", tmp_path_factory, heap="512m") as again:
+            assert again.service_url == first.service_url and again.healthy()
+            assert again.process_id() == first.process_id()
+    finally:
+        runner.kill()
+        runner.wait()
+    wait_until(lambda: again.process_id() is None)
+    assert not again.healthy(1)
 
 
 def test_a_client_stays_on_the_relay(broker: Broker, topic: NewTopic, relay: NewRelay) -> None:
