@@ -82,11 +82,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     measured = coverage.Coverage.current() if coverage is not None and is_property else None
     if measured is None:
         return (yield)
+    exit_at_once = os._exit
     measured.stop()
     try:
         return (yield)
     finally:
         measured.start()
+        # Each start wraps it once more: a process that ends by it would save its measurement as many times.
+        setattr(os, "_exit", exit_at_once)  # noqa: B010 - an assignment is an error to mypy
 
 
 try:
