@@ -31,7 +31,9 @@ for each in HookMetaService.hook_meta_data():
     if each.connection_type == "pulsar":
         print(json.dumps([each.hook_name, sorted(each.extra_fields)]))
 """
-_SECONDS = 100
+_SECONDS = 300
+
+pytestmark = pytest.mark.timeout(600)
 
 
 class Clean:

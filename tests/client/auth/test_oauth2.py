@@ -184,7 +184,7 @@ def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     issuer.go.set()
     watch = os.pidfd_open(child)
     try:
-        ended_in_time = bool(select.select([watch], [], [], 10)[0])
+        ended_in_time = bool(select.select([watch], [], [], 60)[0])
     finally:
         os.close(watch)
     if not ended_in_time:

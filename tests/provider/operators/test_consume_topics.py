@@ -115,8 +115,8 @@ def default_client(default_broker: Broker, connection: Callable[..., str]) -> It
 
 @pytest.fixture(scope="module")
 def entry_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Give a broker that keeps acknowledgements of whole entries only."""
-    conf = {"acknowledgmentAtBatchIndexLevelEnabled": "false"}
+    """Give a broker that keeps acknowledgements of whole entries only, and topics nobody uses for a while."""
+    conf = {"acknowledgmentAtBatchIndexLevelEnabled": "false", "brokerDeleteInactiveTopicsEnabled": "false"}
     with Standalone(tmp_path_factory.mktemp("entry_broker"), profile="default", conf=conf) as started:
         yield Broker(started.service_url, started.admin_url)
 

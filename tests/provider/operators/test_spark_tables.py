@@ -18,7 +18,7 @@ from environments import ENVS, tables_folder
 from support.brokers import Broker, NewTopic
 from support.publishing import publish_groups
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("spark_local", "pulsar_conn")]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("spark_local", "pulsar_conn")]
 
 ENVIRONMENT = ENVS / "tables"
 EXTENSIONS = {
