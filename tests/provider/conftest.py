@@ -163,7 +163,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if _group_of(item.path.as_posix()) is None:
                 raise pytest.UsageError(f"{item.path.name} has a test on the real Airflow: add it to _WITH_AIRFLOW")
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(300))
+                item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: _turn_of(item.path.as_posix()))
 
 

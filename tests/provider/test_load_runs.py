@@ -25,7 +25,7 @@ from support.brokers import Broker
 from support.dag_blocks import dag_blocks
 from support.relay import NewRelay
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 _LOAD = """

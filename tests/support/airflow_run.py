@@ -17,7 +17,7 @@ from typing import Any
 from support.airflow_processes import AirflowProcesses
 
 FINAL = ("success", "failed")
-RUN_SECONDS = 120.0
+RUN_SECONDS = 300.0
 # Fields of a log entry that say no more than which task instance wrote it.
 _HIDDEN = frozenset(
     (
