@@ -3,8 +3,8 @@
 
 Standard library only; product code never imports it. Rules: everything listens on 127.0.0.1 only; ports are picked
 once per folder and stay the same over restarts, and so does the data; two brokers in two folders never meet; a broker
-ends with the process that started it, or with another one it is told (a guard process watches that), unless it was
-started detached; every wait is bounded.
+ends with its owner, by default the process that started it (a guard process polls it), unless it was started detached;
+every wait is bounded.
 """
 
 from __future__ import annotations
@@ -469,7 +469,6 @@ def _guard(owner: int, pid_file: Path, command: Sequence[str]) -> int:
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux only
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    is_child = os.getppid() == owner
     broker = subprocess.Popen(command, preexec_fn=die_with_guard)
     signal.signal(signal.SIGTERM, lambda number, frame: broker.terminate())
     pid_file.write_text(str(broker.pid))
@@ -477,17 +476,8 @@ def _guard(owner: int, pid_file: Path, command: Sequence[str]) -> int:
         try:
             return broker.wait(timeout=0.3)
         except subprocess.TimeoutExpired:
-            # The parent's id tells its end at once, even where nobody has waited for it yet.
-            if owner and (os.getppid() != owner if is_child else not _exists(owner)):
+            if owner not in (0, os.getppid()) and not _command_line(owner):
                 broker.kill()
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------

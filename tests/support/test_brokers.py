@@ -31,7 +31,7 @@ def test_shared_broker_serves_topics_with_and_without_partitions(broker: Broker,
     client.close()  # type: ignore[attr-defined]
 
 
-def test_broker_of_a_run_is_started_once_and_ends_with_the_runner(
+def test_shared_by_run_one_broker_ends_with_runner(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = subprocess.Popen(["sleep", "300"])
