@@ -30,6 +30,7 @@ from airflow_provider_pulsar.exceptions import staged
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.interval import is_template
+from pulsar_native.jobs.watching import LEAST_SECONDS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -160,7 +161,7 @@ class WatchingSensor(BaseSensorOperator):
         from pulsar_native import PulsarException
 
         assert self._watch is not None
-        left = max(1.0, (self._deadline - time.monotonic()) if self._deadline is not None else self.timeout)
+        left = max(LEAST_SECONDS, (self._deadline - time.monotonic()) if self._deadline is not None else self.timeout)
         # Read here: Airflow's asyncio call finds no connection of the database in `dag.test()`.
         hook = PulsarHook(self.pulsar_conn_id)
         config = hook.client_config()

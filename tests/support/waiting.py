@@ -7,12 +7,15 @@ import json
 import time
 from typing import Any
 
+import pytest
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 
+from pulsar_native.jobs.watching import TopicWatcher
 from support.tasks import StateStore, context_of
 
 MODES = ("poke", "reschedule", "deferrable", "start_from_trigger")
 MOST_LOOKS = 60
+_LATE_SECONDS = 1.5
 
 
 def options_of(mode: str) -> dict[str, Any]:
@@ -58,3 +61,14 @@ def wait_with(sensor: Any, mode: str) -> Any:
         except TaskDeferred as deferred:
             return complete(sensor, deferred.trigger, context)
     raise AssertionError(f"the sensor looked {MOST_LOOKS} times")
+
+
+def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each look at a topic take a second and a half longer, as on a busy machine."""
+    look = TopicWatcher.look
+
+    async def late(watch: TopicWatcher, client: Any) -> Any:
+        await asyncio.sleep(_LATE_SECONDS)
+        return await look(watch, client)
+
+    monkeypatch.setattr(TopicWatcher, "look", late)

@@ -32,6 +32,7 @@ from pulsar_native.exceptions import InvalidTopicName
 from pulsar_native.jobs.watching import STEP_ROWS, TopicCondition, TopicWatcher
 from support.brokers import Broker, NewTopic
 from support.tasks import StateStore, context_of, dag_in, define_connection, states_of, xcom_of
+from support.waiting import slow_looks
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -65,6 +66,16 @@ def test_sensor_counts_stored_messages(partitions: int, batch: int, client: Clie
     assert found == {"topic": name, "partitions": partitions, "messages": 50}
     with pytest.raises(AirflowSensorTimeout, match=r"51 messages in .*last: 50 messages are there"):
         sensor(name, messages=51, timeout=1).execute(context_of())
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_sensor_late_slow_look_finds(
+    mode: str, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_looks(monkeypatch)
+    name = topic()
+    send(client, name, 3)
+    assert sensor(name, messages=3, mode=mode, timeout=0.2).execute(context_of())["messages"] == 3
 
 
 def test_sensor_ignores_dropped_duplicates(

@@ -16,6 +16,7 @@ from pulsar_native import Client
 from support.brokers import NewTopic
 from support.tasks import define_connection
 from support.until import until
+from support.waiting import slow_looks
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -74,6 +75,15 @@ async def test_trigger_timeout_reports_last_state(topic: NewTopic) -> None:
     event = await event_of(TopicTrigger(topic(), 3, poll_interval=0.2, end_time=time.time() + 1))
     assert time.monotonic() - started < 5
     assert event["status"] == "timeout" and "last: the topic does not exist" in event["message"]
+
+
+@pytest.mark.asyncio
+async def test_trigger_late_slow_look_finds(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_looks(monkeypatch)
+    name = topic()
+    await asyncio.to_thread(send, client, name, 3)
+    event = await event_of(TopicTrigger(name, 3, poll_interval=0.2, end_time=time.time() + 0.2))
+    assert event["status"] == "found"
 
 
 @pytest.mark.asyncio
