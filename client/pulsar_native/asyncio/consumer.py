@@ -504,7 +504,7 @@ class Reader(Receiving[T_co]):
         end: MessageId | None = None,
         columns: Sequence[str] = ALL_COLUMNS,
         max_rows: int = 10_000,
-        max_bytes: int = 8 * _MIB,
+        max_bytes: int = _MIB,
         timeout_millis: int = 60_000,
         publish_time: tuple[int | None, int | None] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
@@ -518,7 +518,7 @@ class Reader(Receiving[T_co]):
             at the call.
         :param columns: names of the columns. Default all: `ALL_COLUMNS`.
         :param max_rows: number of rows of a record batch. Default 10000.
-        :param max_bytes: approximate size of a record batch in bytes, exceeded by a larger entry. Default 8388608.
+        :param max_bytes: approximate size of a record batch in bytes, exceeded by a larger entry. Default 1048576.
         :param timeout_millis: limit in milliseconds of the wait for the next message. Default 60000.
         :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
             Default None: all.
