@@ -219,7 +219,7 @@ class Standalone:
             time.sleep(0.01)
         return self
 
-    def wait_ready(self, timeout: float = 90) -> Standalone:
+    def wait_ready(self, timeout: float = 240) -> Standalone:
         """Wait until the broker is healthy, at most `timeout` seconds; else raise BrokerError with the log's end."""
         deadline = time.monotonic() + timeout
         while not self.healthy():
@@ -247,7 +247,7 @@ class Standalone:
         """Kill the broker with SIGKILL, as a crash does; the data stays."""
         self._end(lambda guard: self._signal_broker(signal.SIGKILL), 10)
 
-    def restart(self, timeout: float = 90) -> Standalone:
+    def restart(self, timeout: float = 240) -> Standalone:
         """Stop it if it runs, start it again on the same ports and data, wait until it is ready."""
         self.stop()
         return self.start().wait_ready(timeout)

@@ -26,7 +26,7 @@ def run(program: str) -> str:
     # A measurement of coverage would load modules of its own.
     env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")}
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=env).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True, env=env).stdout.strip()
 
 
 def test_import_loads_no_engine() -> None:

@@ -9,7 +9,7 @@ import sys
 def test_module_runs_the_command_line() -> None:
     def code(*arguments: str) -> int:
         command = [sys.executable, "-m", "pulsar_native", *arguments]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+        return subprocess.run(command, capture_output=True, timeout=240, check=False).returncode
 
     assert code("--help") == 0
     assert code() == 2

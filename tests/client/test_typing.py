@@ -18,7 +18,7 @@ Findings = dict[str, dict[int, list[str]]]
 def by_mypy() -> Findings:
     """Return mypy's errors in the programs, by file and line."""
     command = [sys.executable, "-m", "mypy", "--strict", "--output", "json", str(PROGRAMS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found: Findings = {}
     for line in done.stdout.splitlines():
@@ -39,7 +39,7 @@ def by_pyright() -> Findings:
         "-p",
         str(PROGRAMS),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == len(list(PROGRAMS.glob("*.py")))

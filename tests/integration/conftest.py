@@ -49,7 +49,7 @@ def plain_client(broker: Broker) -> Iterator[Client]:
 def eventually() -> Callable[..., Any]:
     """Give a function that asks until the answer is true, and returns it; fails after `seconds`."""
 
-    def ask(question: Callable[[], T], seconds: float = 15) -> T:
+    def ask(question: Callable[[], T], seconds: float = 60) -> T:
         deadline = time.monotonic() + seconds
         while not (answer := question()):
             if time.monotonic() > deadline:

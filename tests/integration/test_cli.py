@@ -131,7 +131,7 @@ def test_consume_output_that_fails_acknowledges_nothing(cli: Cli, topic: NewTopi
     cli("publish", name, "--create-subscription", "s", "-m", "a" * 70_000, "-m", "b")
     command = [sys.executable, "-m", "pulsar_native", "consume", name, "-s", "s", "--url", broker.service_url]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=240, check=False)
     assert done.returncode == 1 and b"No space left" in done.stderr
     assert len(values(cli("consume", name, "-s", "s"))) == 2
 
@@ -311,7 +311,7 @@ def test_progress_is_for_terminals_only(topic: NewTopic, broker: Broker, cli: Cl
     main, terminal = pty.openpty()
     command = [sys.executable, "-m", "pulsar_native", "publish", name, "-m", "a", "--url", broker.service_url]
     try:
-        subprocess.run(command, stderr=terminal, timeout=60, check=True)
+        subprocess.run(command, stderr=terminal, timeout=240, check=True)
         assert b"published 1 message to" in os.read(main, 10_000)
     finally:
         os.close(main)

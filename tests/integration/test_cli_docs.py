@@ -55,7 +55,7 @@ def test_shell_examples_run_and_print(shell: dict[str, str], broker: Broker, tmp
         text = script.replace("pulsar://localhost:6650", broker.service_url).replace("docs-cli-", fresh)
         text = text.replace("http://localhost:8080", broker.admin_url)
         done = subprocess.run(
-            ["bash", "-e", "-c", text], cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=60, check=False
+            ["bash", "-e", "-c", text], cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == exits, f"{script}\n{done.stderr}"
         assert prints in done.stdout, f"{script}\n{done.stdout}\n{done.stderr}"

@@ -27,7 +27,7 @@ from support.brokers import Broker, NewTopic
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 
 ReadAll = Callable[..., list[Any]]
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 120.0
 
 
 def in_child(work: Callable[[], Any]) -> Any:

@@ -313,7 +313,7 @@ def test_cumulative_batches_and_partitions(
     assert [each[1] for each in log if each[0] == "c"] == ["consume"] * 3 + ["cumulative"]
     broker.admin("POST", name.replace("://", "/") + "/partitions", 3)
     wanted = {("c", "partitions", name, 3), ("p", "partitions", name, 3)}
-    eventually(lambda: wanted <= {each for each in log if each[1] == "partitions"}, 30)
+    eventually(lambda: wanted <= {each for each in log if each[1] == "partitions"})
 
 
 class Arriving(Hearing):

@@ -233,7 +233,7 @@ def test_a_push_consumer_is_held_back_by_each_limit_and_its_clients_producer_by_
     # One message is stuck, or all.
     gate = Gate((lambda content: content.startswith(b"000")) if reason == "span" else (lambda _content: True))
     push_consumer = consume(client, name, gate, pull_batch_size=4, within_memory_limit=True, **LIMITS[reason])
-    eventually(lambda: push_consumer.stats().throttled[reason] >= 2, 30)
+    eventually(lambda: push_consumer.stats().throttled[reason] >= 2)
     assert not any(times for other, times in push_consumer.stats().throttled.items() if other != reason)
     held = settled(lambda: used(client))
     unfinished = push_consumer.stats().unfinished_bytes
@@ -245,7 +245,7 @@ def test_a_push_consumer_is_held_back_by_each_limit_and_its_clients_producer_by_
     assert fill(api, producer, 700) == max(1, -(-(limit - held) // SIZE))
     through.resume()
     gate.opened.set()
-    eventually(lambda: len(gate.recorder.seen) == count, 60)
+    eventually(lambda: len(gate.recorder.seen) == count)
     producer.flush()
     eventually(lambda: used(client) == 0)
 

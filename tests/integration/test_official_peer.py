@@ -167,7 +167,7 @@ def test_a_program_for_the_official_client_runs_on_ours(broker: Broker) -> None:
             [sys.executable, str(PROGRAM), package, broker.service_url],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
         # The official package sometimes aborts at the interpreter's end, when all is said.

@@ -404,7 +404,7 @@ def test_a_topics_limits_are_shared_among_its_partitions_also_when_they_grow(
     gate.opened.clear()
     broker.admin("POST", name.replace("://", "/") + "/partitions", 2)
     publish(api, client, f"{name}-partition-1", [b"joined"])
-    eventually(lambda: push_consumer.stats().unfinished == 1, 30)
+    eventually(lambda: push_consumer.stats().unfinished == 1)
     for partition in (0, 1):
         publish(api, client, f"{name}-partition-{partition}", numbered(30, "p"))
     # Half of it for each: 10, and the one that is over.
@@ -472,7 +472,7 @@ def test_the_brokers_own_limit_of_unacknowledged_messages_is_kept(
     time.sleep(0.5)
     assert push_consumer.stats().unfinished < 30
     gate.opened.set()
-    eventually(lambda: sorted(gate.recorder.seen) == sorted(numbered(30)), 30)
+    eventually(lambda: sorted(gate.recorder.seen) == sorted(numbered(30)))
 
 
 @pytest.mark.proves("C210")

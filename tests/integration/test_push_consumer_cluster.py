@@ -68,7 +68,7 @@ def test_partitions_are_shared_out_anew_when_members_come_and_go(
             break
         assert time.monotonic() < deadline
     leaving.shutdown()
-    eventually(lambda: everything(next(rounds).upper())[0] == {0, 1, 2, 3}, 30)
+    eventually(lambda: everything(next(rounds).upper())[0] == {0, 1, 2, 3})
 
 
 @pytest.mark.proves("C227", "C207")
@@ -85,10 +85,10 @@ def test_consuming_goes_on_after_an_unload_and_a_lost_connection(
     eventually(lambda: push_consumer.stats().succeeded == 10)
     broker.admin("PUT", name.replace("://", "/") + "/unload")
     publish(api, client, name, numbered(10, "b"))
-    eventually(lambda: set(numbered(10, "b")) <= set(recorder.seen), 30)
+    eventually(lambda: set(numbered(10, "b")) <= set(recorder.seen))
     proxy.cut()
     publish(api, client, name, numbered(10, "c"))
-    eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen), 30)
+    eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen))
     eventually(lambda: backlog(stats, name, push_consumer.config.consumer_group) == 0)
 
 
@@ -130,7 +130,7 @@ def test_what_a_handler_has_is_not_taken_twice_after_a_lost_connection(
     eventually(lambda: push_consumer.stats().unfinished == 6 and len(gate.recorder.seen) == 2)
     proxy.cut()
     # The two that are in work come again, too, and are known; the others were forgotten, and are taken anew.
-    eventually(lambda: push_consumer.stats().duplicates == 2, 30)
+    eventually(lambda: push_consumer.stats().duplicates == 2)
     eventually(lambda: push_consumer.stats().unfinished == 6)
     gate.opened.set()
     eventually(lambda: backlog(stats, name, push_consumer.config.consumer_group) == 0)

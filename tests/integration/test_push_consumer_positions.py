@@ -171,7 +171,7 @@ def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
         ledgers = broker.admin("GET", f"{path}/internalStats")["ledgers"]  # type: ignore[index]
         return all(ledger["ledgerId"] != old[0].ledger_id() for ledger in ledgers)
 
-    eventually(trimmed, 30)
+    eventually(trimmed)
     second = Recorder()
     consume(client, name, second, **options)
     eventually(lambda: second.seen == numbered(2, "n"))

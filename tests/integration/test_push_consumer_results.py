@@ -135,7 +135,7 @@ def test_failed_messages_come_back_after_the_delay_of_their_level(
     publish(api, client, name, [b"x"])
     # Level 3 + tries: 3 s first; then level 1 by the handler; then beyond the table, its last.
     consume(client, name, Recorder(answer), delay_levels_ms=[1000, 60_000, 3000])
-    eventually(lambda: len(times) == 4, 30)
+    eventually(lambda: len(times) == 4)
     assert [tries for tries, _ in times] == [0, 1, 2, 3]
     waited = [later - earlier for (_, earlier), (_, later) in pairwise(times)]
     # The broker takes delays with its tick of one second, to either side.
@@ -172,7 +172,7 @@ def test_after_the_last_try_a_message_is_a_dead_letter(
     push_consumer = consume(
         client, name, recorder, max_reconsume_times=most, delay_levels_ms=[0], dead_letter_topic=dead
     )
-    eventually(lambda: push_consumer.stats().dead_letters == 1, 30)
+    eventually(lambda: push_consumer.stats().dead_letters == 1)
     tries = 16 if most == -1 else most
     assert len(recorder.seen) == tries + 1 and push_consumer.stats().sent_back == tries
     (letter,) = read_all(dead)
@@ -197,7 +197,7 @@ def test_what_cannot_be_put_back_is_tried_here_again(
     # The retry topic takes nothing any more.
     broker.admin("POST", retry.replace("://", "/") + "/terminate")
     publish(api, client, name, [b"x"])
-    eventually(lambda: push_consumer.stats().succeeded == 1, 30)
+    eventually(lambda: push_consumer.stats().succeeded == 1)
     assert recorder.seen == [b"x"] * 3 and push_consumer.stats().sent_back == 0
     eventually(lambda: backlog(stats, name) == 0)
 
@@ -212,7 +212,7 @@ def test_a_dead_letter_that_is_refused_gets_another_try(
     recorder = Recorder(lambda messages, _: SUCCESS if tries_of(messages[0]) else LATER)
     push_consumer = consume(client, name, recorder, max_reconsume_times=0, dead_letter_topic=dead, delay_levels_ms=[0])
     publish(api, client, name, [b"x"])
-    eventually(lambda: push_consumer.stats().succeeded == 1, 30)
+    eventually(lambda: push_consumer.stats().succeeded == 1)
     assert recorder.seen == [b"x", b"x"] and push_consumer.stats().sent_back == 1
 
 
@@ -230,11 +230,11 @@ def test_a_handler_that_hangs_loses_its_message_to_another_member(
     eventually(lambda: hanging.recorder.seen == [b"x"])
     consume(client, name, healthy, instance_name="healthy", **options)
     # The member that hangs may get it again: it is one of the group.
-    eventually(lambda: stuck.stats().sent_back >= 1, 30)
-    eventually(lambda: healthy.seen == [b"x"] or stuck.stats().unfinished == 1, 30)
+    eventually(lambda: stuck.stats().sent_back >= 1)
+    eventually(lambda: healthy.seen == [b"x"] or stuck.stats().unfinished == 1)
     if not healthy.seen:
         stuck.shutdown(0)
-        eventually(lambda: healthy.seen == [b"x"], 30)
+        eventually(lambda: healthy.seen == [b"x"])
     hanging.opened.set()
     eventually(lambda: backlog(stats, name) == 0)
 
@@ -395,9 +395,9 @@ def test_what_waits_goes_with_the_right_to_its_partition(
     eventually(lambda: push_consumer.stats().unfinished == 8)
     # The broker gives everything anew; what waited here is not handled twice.
     broker.admin("PUT", name.replace("://", "/") + "/unload")
-    eventually(lambda: push_consumer.stats().duplicates >= 1, 30)
+    eventually(lambda: push_consumer.stats().duplicates >= 1)
     gate.opened.set()
-    eventually(lambda: push_consumer.stats().succeeded >= 10 and not push_consumer.stats().unfinished, 30)
+    eventually(lambda: push_consumer.stats().succeeded >= 10 and not push_consumer.stats().unfinished)
     # The first two may come again: an unloading broker may lose what it was told a moment ago.
     seen = gate.recorder.seen
     assert list(dict.fromkeys(seen)) == numbered(10)

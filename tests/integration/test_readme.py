@@ -17,7 +17,7 @@ def test_example_runs_and_prints(example: Example, broker: Broker) -> None:
     program = example.program(broker.service_url, broker.admin_url)
     assert broker.service_url in program or "pulsar://" not in program
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert example.prints in done.stdout

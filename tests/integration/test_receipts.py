@@ -271,7 +271,7 @@ def test_ids_acknowledged_by_another_process(
         consumer.close()
     chosen = [message.message_id().serialize().hex() for message in messages if int(message.data()) % 3]
     subprocess.run(
-        [sys.executable, "-c", PROGRAM, broker.service_url, name, kind.name, *chosen], check=True, timeout=60
+        [sys.executable, "-c", PROGRAM, broker.service_url, name, kind.name, *chosen], check=True, timeout=240
     )
     consumer.close()
     assert sorted(left(client, name, kind)) == [0, 3, 6, 9]

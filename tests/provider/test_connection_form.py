@@ -92,7 +92,7 @@ def expected_fields() -> dict[str, set[str]]:
 
 @pytest.mark.airflow
 @pytest.mark.proves("K1", "A1", "A2")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_connection_form_fields_and_test_button(broker: Broker, airflow_home: Path, tmp_path: Path) -> None:
     imports = Imports(tmp_path)
     pictures = ROOT / ".results"

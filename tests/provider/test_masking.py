@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.airflow_processes import AirflowProcesses
+from support.airflow_run import RUN_SECONDS
 from support.http_peer import Answer, Asked, http_peer
 
 _DAG = """
@@ -37,7 +38,7 @@ _LOGIN = base64.b64encode(b"me:password-of-basic").decode()
 
 @pytest.mark.airflow
 @pytest.mark.proves("A3")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_task_log_shows_no_secret(airflow_home: Path, tmp_path: Path) -> None:
     def issue(asked: Asked) -> Answer:
         found = {"token_endpoint": f"{issuer.url}/token", "access_token": "token-of-the-issuer", "expires_in": 60}
@@ -66,7 +67,7 @@ def test_task_log_shows_no_secret(airflow_home: Path, tmp_path: Path) -> None:
                 runs = "/api/v2/dags/show_secrets/dagRuns"
                 airflow.wait_for("the DAG", lambda: airflow.call("GET", "/api/v2/dags/show_secrets"))
                 run_id = airflow.call("POST", runs, {"logical_date": None})["dag_run_id"]
-                state = airflow.wait_for("the run's end", lambda: ended(airflow, f"{runs}/{run_id}"), 240)
+                state = airflow.wait_for("the run's end", lambda: ended(airflow, f"{runs}/{run_id}"), RUN_SECONDS)
         finally:
             dag.unlink()
     logs = "".join(log.read_text() for log in (airflow_home / "logs" / "dag_id=show_secrets").rglob("*.log"))

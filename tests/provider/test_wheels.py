@@ -175,7 +175,7 @@ def stack(complete: Clean, tmp_path: Path, guide: Callable[[str], str]) -> Itera
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_guide_event_driven_dag_becomes_green(
     stack: AirflowStack, complete: Clean, guide: Callable[[str], str], broker: Broker
 ) -> None:

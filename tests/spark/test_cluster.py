@@ -17,7 +17,7 @@ from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 from support.spark_cluster import SparkCluster
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 _JOB = """
 import sys

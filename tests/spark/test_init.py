@@ -12,7 +12,7 @@ import pytest
 def run(code: str, *blocked: str) -> str:
     """Return what code prints in a fresh interpreter in which some packages cannot be imported."""
     block = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\n"
-    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, timeout=240, check=True)
     return done.stdout.strip()
 
 

@@ -568,7 +568,7 @@ def submit(spark_environment: None, tmp_path: Path) -> Submit:
     return run
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.proves("D10")
 def test_spark_submit_never_shows_the_token(submit: Submit, secure_broker: Standalone, tmp_path: Path) -> None:
     token = secure_broker.token()
@@ -606,7 +606,7 @@ def test_spark_submit_never_shows_the_token(submit: Submit, secure_broker: Stand
     assert "operation_timeout" not in done.stderr + done.stdout, "the client's configuration is not logged"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_spark_submit_exit_codes(submit: Submit, secure_broker: Standalone, tmp_path: Path) -> None:
     shipped = tmp_path / "pulsar.token"
     shipped.write_text(expired := secure_broker.token(lifetime_seconds=-60))

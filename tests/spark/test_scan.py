@@ -110,12 +110,11 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.usefixtures("spark_environment")
 def test_scan_counts_repeated_tasks_once(options: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _DRIVER, json.dumps(options), str(tmp_path)],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, capture_output=True, text=True, timeout=150, check=False,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {"rows": 30, "counted": 30}

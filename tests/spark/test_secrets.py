@@ -24,7 +24,7 @@ from support.brokers import Broker, NewTopic
 from support.processes import command_lines
 from support.publishing import publish_groups
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 DRIVER = Path(__file__).parent.parent / "support" / "secret_driver.py"
 ROWS = 40
@@ -167,4 +167,4 @@ def test_search_finds_secret_in_command_line() -> None:
         assert child.stdout.readline() == b"started\n"
         assert search({"process list": "\n".join(command_lines()).encode()}, secret) == ["process list"]
     finally:
-        child.communicate(b"\n", timeout=30)
+        child.communicate(b"\n", timeout=240)

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from broker import free_port
 
-_READY_SECONDS = 120
+_READY_SECONDS = 240
 _OPEN_PATHS = ("/auth/token", "/api/v2/monitor/health")
 
 

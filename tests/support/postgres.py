@@ -24,7 +24,7 @@ from typing import Any
 from broker import free_port
 
 USER = "tests"
-_READY_SECONDS = 60
+_READY_SECONDS = 240
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -66,7 +66,7 @@ class Postgres:
         command = [str(self._programs / "initdb"), "-D", str(data), "-U", USER, "-E", "UTF8", "--locale=C", "-N"]
         command += ["-A", "scram-sha-256", f"--pwfile={secret}"]
         made = subprocess.run(
-            command, cwd=self._home, capture_output=True, text=True, timeout=120, check=False, **_as(owner)
+            command, cwd=self._home, capture_output=True, text=True, timeout=240, check=False, **_as(owner)
         )
         if made.returncode:
             raise AssertionError(f"initdb failed:\n{made.stdout[-1000:]}{made.stderr[-1000:]}")

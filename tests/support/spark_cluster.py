@@ -18,7 +18,7 @@ from pathlib import Path
 from class_archive import JVM_OPTIONS
 
 _OURS = re.compile(r"_?(pulsar_native|pyspark_pulsar)\b|__editable__|.*\.pth$")
-_SECONDS = 90
+_SECONDS = 240
 # All JVMs of a cluster live for seconds, as the tests' other drivers: with their options they start in half the CPU.
 _JAVA = os.environ.get("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
 # Settings of an application for its executors, and its driver where that runs in the cluster.

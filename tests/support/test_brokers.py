@@ -119,7 +119,6 @@ _SETTINGS = {
 }
 
 
-@pytest.mark.timeout(300)  # two brokers start, on a busy machine
 def test_profiles_are_configured_as_they_say(broker: Broker, default_broker: Broker) -> None:
     testing, default = (each.admin("GET", "brokers/configuration/runtime") for each in (broker, default_broker))
     assert isinstance(testing, dict) and isinstance(default, dict)

@@ -139,7 +139,7 @@ def test_archive_of_unwritable_folder_is_left_out(kind: Kind) -> None:
 def java(*options: str) -> str:
     """Return what a JVM with the options prints, to either output, while it starts and tells its version."""
     command = [shutil.which("java") or "java", *options, "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     return done.stdout + done.stderr
 
 

@@ -134,6 +134,6 @@ def test_forks_of_measured_processes_end(tmp_path: Path) -> None:
     (tmp_path / ".coveragerc").write_text(settings)
     command = [sys.executable, "-m", "coverage", "run", "--rcfile", ".coveragerc", "program.py"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert len(list(tmp_path.glob(".coverage.*"))) == 61

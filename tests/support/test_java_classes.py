@@ -37,7 +37,7 @@ def test_compiled_program_runs_and_is_kept(cache: Path, tmp_path: Path) -> None:
     assert java_classes.compiled([source], "hello") == classes
     assert (classes / "Hello.class").stat().st_mtime_ns == made
     command = [*java_classes.command(classes, "Hello", ["-Xmx64m"]), "size "]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.startswith("size ") and int(done.stdout.split()[1]) > 0
 
 

@@ -16,7 +16,7 @@ from support.java_peer import JavaClient, JavaError, JavaPeer, PeerGone
 @pytest.fixture
 def peer(tmp_path: Path) -> Iterator[JavaPeer]:
     """Give a JVM of the test's own, to break."""
-    made = JavaPeer(tmp_path, limit_seconds=60)
+    made = JavaPeer(tmp_path, limit_seconds=240)
     made.start()
     yield made
     made.stop()

@@ -134,7 +134,7 @@ with spark_worker.Usage() as usage:
 def in_process(program: str) -> subprocess.CompletedProcess[str]:
     """Run a program that imports the worker."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
-    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=90)
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=240)
 
 
 def test_usage_counts_ended_orphan() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until the answer is true, and return it; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
@@ -17,7 +17,7 @@ async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
     return answer
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 10) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait, outside a loop, until the answer is true, and return it; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):

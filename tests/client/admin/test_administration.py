@@ -181,9 +181,9 @@ def place(request: pytest.FixtureRequest, admin: AdminClient, namespace: Callabl
 def test_message_ttl_set_and_removed(admin: AdminClient, place: str) -> None:
     assert admin.get_message_ttl(place) is None
     admin.set_message_ttl(place, 90)
-    wait_until(lambda: admin.get_message_ttl(place) == 90, 10)
+    wait_until(lambda: admin.get_message_ttl(place) == 90)
     admin.remove_message_ttl(place)
-    wait_until(lambda: admin.get_message_ttl(place) is None, 10)
+    wait_until(lambda: admin.get_message_ttl(place) is None)
     with pytest.raises(InvalidConfiguration, match="at least 0"):
         admin.set_message_ttl(place, -1)
 
@@ -192,13 +192,13 @@ def test_message_ttl_set_and_removed(admin: AdminClient, place: str) -> None:
 def test_backlog_quota_set_and_removed(admin: AdminClient, place: str) -> None:
     assert admin.get_backlog_quotas(place) == {}
     admin.set_backlog_quota(place, "producer_exception", limit_bytes=10_000, limit_seconds=60)
-    wait_until(lambda: len(admin.get_backlog_quotas(place)) == 2, 10)
+    wait_until(lambda: len(admin.get_backlog_quotas(place)) == 2)
     found = admin.get_backlog_quotas(place)
     assert found["destination_storage"]["limitSize"] == 10_000
     assert found["message_age"]["limitTime"] == 60
     assert {each["policy"] for each in found.values()} == {"producer_exception"}
     admin.remove_backlog_quotas(place)
-    wait_until(lambda: admin.get_backlog_quotas(place) == {}, 10)
+    wait_until(lambda: admin.get_backlog_quotas(place) == {})
 
 
 def test_backlog_quota_wrong_arguments_raise(admin: AdminClient) -> None:
@@ -214,10 +214,10 @@ def test_backlog_quota_wrong_arguments_raise(admin: AdminClient) -> None:
 def test_retention_and_deduplication_removed(admin: AdminClient, place: str) -> None:
     admin.set_retention(place, 5, 6)
     admin.set_deduplication(place, True)
-    wait_until(lambda: admin.get_retention(place) == (5, 6) and admin.get_deduplication(place) is True, 10)
+    wait_until(lambda: admin.get_retention(place) == (5, 6) and admin.get_deduplication(place) is True)
     admin.remove_retention(place)
     admin.remove_deduplication(place)
-    wait_until(lambda: admin.get_retention(place) is None and admin.get_deduplication(place) is None, 10)
+    wait_until(lambda: admin.get_retention(place) is None and admin.get_deduplication(place) is None)
 
 
 def test_delete_namespace_with_and_without_topics(admin: AdminClient, namespace: Callable[[], str]) -> None:

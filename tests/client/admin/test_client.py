@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pulsar
@@ -66,9 +65,6 @@ def position(message_id: MessageId | pulsar.MessageId) -> tuple[int, int]:
     return message_id.ledger_id(), message_id.entry_id()
 
 
-eventually = partial(wait_until, seconds=20)
-
-
 # ---- cluster and namespaces ------------------------------------------------------------------------------------------
 
 
@@ -106,7 +102,7 @@ def test_topics_of_namespace(admin: AdminClient, namespace: Callable[[], str]) -
     admin.create_partitioned_topic(f"persistent://{space}/parted", 2)
     admin.create_topic(f"non-persistent://{space}/passing")
     admin.set_deduplication(f"persistent://{space}/single", True)  # makes the broker add a system topic
-    eventually(lambda: admin.get_deduplication(f"persistent://{space}/single") is True)
+    wait_until(lambda: admin.get_deduplication(f"persistent://{space}/single") is True)
     assert admin.topics(space) == [
         f"non-persistent://{space}/passing",
         f"persistent://{space}/parted-partition-0",
@@ -279,7 +275,7 @@ def test_trim(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Cli
         admin.trim(name)
         return admin.internal_stats(name)["numberOfEntries"] <= 1
 
-    eventually(is_trimmed)
+    wait_until(is_trimmed)
     with pytest.raises(TopicNotFound):
         admin.trim(f"persistent://{space}/nothing")
 
@@ -289,7 +285,7 @@ def test_compact(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> No
     publish(peer, name, 10)
     assert admin.compaction_status(name)["status"] == "NOT_RUN"
     admin.compact(name)
-    eventually(lambda: admin.compaction_status(name)["status"] == "SUCCESS")
+    wait_until(lambda: admin.compaction_status(name)["status"] == "SUCCESS")
     with closing(peer.create_reader(name, pulsar.MessageId.earliest, is_read_compacted=True)) as reader:
         assert reader.read_next(5000).data() == b"9"
         assert not reader.has_message_available()
@@ -303,7 +299,7 @@ def test_stats_unpartitioned_topic(admin: AdminClient, topic: NewTopic, peer: pu
     with closing(peer.subscribe(name, "sub", consumer_name="me")) as consumer:
         publish(peer, name, 4)
         consumer.acknowledge(consumer.receive(5000))
-        eventually(lambda: admin.stats(name, precise_backlog=True)["subscriptions"]["sub"]["msgBacklog"] == 3)
+        wait_until(lambda: admin.stats(name, precise_backlog=True)["subscriptions"]["sub"]["msgBacklog"] == 3)
         stats = admin.stats(name)
     assert stats["msgInCounter"] == 4
     assert stats["subscriptions"]["sub"]["consumers"][0]["consumerName"] == "me"
@@ -411,7 +407,7 @@ def test_get_applied_retention_of_namespace(admin: AdminClient, namespace: Calla
     admin.create_partitioned_topic(name, 2)
     assert admin.get_applied_retention(name) == (-1, -1), "the default of this broker"
     admin.set_retention(space, 60, 100)
-    eventually(lambda: admin.get_applied_retention(f"{name}-partition-1") == (60, 100))
+    wait_until(lambda: admin.get_applied_retention(f"{name}-partition-1") == (60, 100))
 
 
 def test_set_deduplication_namespace(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Client) -> None:
@@ -420,7 +416,7 @@ def test_set_deduplication_namespace(admin: AdminClient, namespace: Callable[[],
     assert doubled(peer, f"persistent://{space}/before")
     admin.set_deduplication(space, True)
     assert admin.get_deduplication(space) is True
-    eventually(lambda: not doubled(peer, f"persistent://{space}/after"))
+    wait_until(lambda: not doubled(peer, f"persistent://{space}/after"))
     admin.set_deduplication(space, False)
     assert admin.get_deduplication(space) is False
 
@@ -432,8 +428,8 @@ def test_set_deduplication_topic(admin: AdminClient, topic: NewTopic, peer: puls
     admin.create_topic(name)
     assert admin.get_deduplication(name) is None
     admin.set_deduplication(name, True)
-    eventually(lambda: admin.get_deduplication(name) is True)
-    eventually(lambda: not doubled(peer, name))
+    wait_until(lambda: admin.get_deduplication(name) is True)
+    wait_until(lambda: not doubled(peer, name))
 
 
 # ---- schema ----------------------------------------------------------------------------------------------------------

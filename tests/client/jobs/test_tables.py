@@ -183,4 +183,4 @@ def test_tables_import_nothing_for_a_list() -> None:
         "import sys; from pulsar_native.jobs.sources import Source; list(Source.of([1]));"
         "assert not {'pyarrow', 'pandas', 'polars'} & set(sys.modules), 'imported'"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=240)

@@ -116,7 +116,7 @@ def test_threads_run_all_submitted_work() -> None:
             steps.release(10)
             if chance.random() < 0.5:
                 wait_until(lambda submitted=submitted: len(calls.ended) == submitted, 20)  # type: ignore[misc]
-    wait_until(lambda: len(calls.ended) == 300, 20)
+    wait_until(lambda: len(calls.ended) == 300)
     assert calls.most <= 3 and {type(answer) for answer in calls.ended} == {str, SystemExit}
     threads.stop()
     wait_until(lambda: not threads._count)

@@ -95,7 +95,7 @@ def test_wrap_openssl_key_with_curve_parameters(tmp_path: Path) -> None:
 
 
 def run(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=240)
 
 
 @pytest.mark.proves("C180")
@@ -170,8 +170,8 @@ def test_crypto_missing_package_named_when_needed() -> None:
         "try: require_package()\n"
         "except pulsar_native.InvalidConfiguration as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert "pulsar-native[encryption]" in done.stdout, done.stderr
     loaded = "import sys, pulsar_native, pulsar_native.asyncio; print('cryptography' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=240)
     assert done.stdout == "False\n", done.stderr

@@ -22,7 +22,7 @@ def said(program: str, chosen: str | None) -> str:
     env = {name: value for name, value in os.environ.items() if name != hot.VARIABLE}
     if chosen is not None:
         env[hot.VARIABLE] = chosen
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=240)
     return (done.stdout + done.stderr).strip().splitlines()[-1]
 
 

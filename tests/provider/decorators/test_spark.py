@@ -88,7 +88,7 @@ def wait_listening(port: int, server: subprocess.Popen[bytes], log: Path) -> Non
 @pytest.mark.spark
 @pytest.mark.proves("A7")
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("pulsar_conn")
 def test_task_spark_reads_topic_with_connection(
     connect_port: int, airflow_home: Path, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +120,7 @@ def test_task_spark_reads_topic_with_connection(
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_connection_options_of_a_connect_session(
     connect_port: int, client: Client, topic: NewTopic, broker: Broker
 ) -> None:

@@ -365,7 +365,6 @@ def test_hook_oauth2_by_secret_and_by_key(secure_broker: Standalone, secure: Con
 
 
 @pytest.mark.proves("A4")
-@pytest.mark.timeout(240)
 def test_hook_client_certificate(own_broker: OwnBroker, connection: Connection) -> None:
     broker = own_broker(tls_client_auth=True)
     fields = {

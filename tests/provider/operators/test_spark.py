@@ -91,7 +91,7 @@ def secured(secure_broker: Standalone, connection: Callable[..., str]) -> Iterat
         yield token, client
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark_local")
 @pytest.mark.proves("A27", "S17", "K6")
 def test_load_never_shows_the_token(
@@ -154,7 +154,7 @@ def test_load_never_shows_the_token(
     assert [place for place, text in places.items() if token in text] == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark_local", "pulsar_conn")
 @pytest.mark.proves("A22", "A23")
 def test_load_retry_replaces_path_with_same_rows(broker: Any, topic: NewTopic, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_load_retry_replaces_path_with_same_rows(broker: Any, topic: NewTopic, t
     assert done.inputs[0].name == name and done.outputs[0].name == str(tmp_path / "out")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark_local", "pulsar_conn")
 def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) -> None:
     operator = load(topic(partitions=1), tmp_path / "out", source_options={"failOnDataLos": "true"})
@@ -638,7 +638,7 @@ def test_load_cleared_after_success_loads_again(tmp_path: Path) -> None:
 # ---- broker down -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark_local")
 @pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])

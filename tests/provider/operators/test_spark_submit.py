@@ -111,7 +111,7 @@ def secret(connection: Callable[..., str]) -> None:
 # ---- real Spark ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("local")
 @pytest.mark.proves("A27", "K6")
 def test_submit_example_reads_secured_topic(

@@ -149,7 +149,7 @@ publish(10_000, {topic()!r})
 before = most()
 print(publish({count}, {topic()!r}), most() - before)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, cwd="tests")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, cwd="tests")
     assert done.returncode == 0, done.stderr[-2000:]
     stored, grown = map(int, done.stdout.split()[-2:])
     assert stored == count
@@ -472,7 +472,7 @@ def test_postgres_overtaken_try_cannot_commit(
             slow._task_client._client.shutdown()  # type: ignore[union-attr]
             other.start()
             waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
-            wait_until(lambda: shop.rows(waits, [shop.name]) == [1], 30)
+            wait_until(lambda: shop.rows(waits, [shop.name]) == [1])
         real(state)
 
     monkeypatch.setattr(sql_sink.SqlBatchState, "_pass_fence", overtaken)

@@ -39,7 +39,7 @@ def test_watchers_on_postgres_lose_nothing(
 
 @pytest.mark.slow
 @pytest.mark.airflow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.proves("A20")
 def test_xcoms_on_postgres_hold_any_text(stack: AirflowStack, broker: Broker, client: Client, topic: NewTopic) -> None:
     """JSONB, in which PostgreSQL keeps XComs and what deferred tasks wait for, has neither NUL nor half a surrogate."""
