@@ -154,7 +154,7 @@ def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
     assert [outcome.result(60)[0] for outcome in during] == [Result.Ok] * 5
     assert client.get_service_info() == secondary
     pair.green.restart()
-    eventually(lambda: client.get_service_info() == primary)
+    eventually(lambda: client.get_service_info() == primary, 30)
     # The primary may have been found before it serves: broker-behaviour.md#listens-before-serving.
     producer.send(b"back")
     assert [content for _, content in read(pair.blue.service_url, name)] == [b"0", b"1", b"2", b"3", b"4"]

@@ -110,7 +110,7 @@ def test_a_killed_broker_loses_doubles_and_reorders_nothing(own_broker: OwnBroke
                 assert each.consumed == set(range(each.TOTAL))
                 assert each.producer.producer_name() == each.name_before
                 # The new broker may move the topic once more while it settles.
-                eventually(each.producer.is_connected)
+                eventually(each.producer.is_connected, 30)
                 assert each.producer.last_sequence_id() == each.TOTAL - 1
                 assert nothing_pending(each.producer)
         finally:
@@ -532,7 +532,7 @@ def test_a_silent_connection_is_closed_and_made_again(
         through.stall(TO_CLIENT)
     else:
         through.half_open()
-    eventually(lambda: through.accepted > connections)
+    eventually(lambda: through.accepted > connections, 10)
     through.resume()
     assert api.enqueue(producer, b"back").result(20)[0] is Result.Ok
 

@@ -163,7 +163,7 @@ def cut(through: Relay, round_: int, works: list[Consuming], eventually: Eventua
 
 def noticed(works: list[Consuming], eventually: Eventually) -> None:
     """Wait until every consumer has given its connection up."""
-    eventually(lambda: not any(work.consumer.is_connected() for work in works))
+    eventually(lambda: not any(work.consumer.is_connected() for work in works), 30)
 
 
 def stall(through: Relay, round_: int, works: list[Consuming], eventually: Eventually) -> None:
@@ -178,7 +178,7 @@ def half_open(through: Relay, round_: int, works: list[Consuming], eventually: E
     before = through.accepted
     if round_ == 2:
         through.half_open()
-        eventually(lambda: through.accepted >= before + 2)
+        eventually(lambda: through.accepted >= before + 2, 30)
     else:
         through.swallow((TO_CLIENT, TO_BROKER)[round_])
         noticed(works, eventually)

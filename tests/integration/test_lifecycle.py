@@ -275,7 +275,7 @@ try:
 except pulsar_native.Timeout:
     pass
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -333,7 +333,7 @@ def test_closed_parts_are_not_kept_by_their_client(
     made.clear()
     receiving.clear()
     # Far below the minute of each timer; a listener thread or a task may be at its last step.
-    eventually(lambda: gc.collect() >= 0 and all(part() is None for part in parts))
+    eventually(lambda: gc.collect() >= 0 and all(part() is None for part in parts), 10)
 
 
 def refuses(producer: Any) -> bool:

@@ -280,7 +280,7 @@ def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
     producer = client.create_producer(TOPIC + "-supplier")
     assert producer.send(b"before").entry_id() >= 0
     broken = True
-    eventually(lambda: through.count(Command.AUTH_CHALLENGE) and not producer.is_connected())
+    eventually(lambda: through.count(Command.AUTH_CHALLENGE) and not producer.is_connected(), 30)
     broken = False
     assert producer.send(b"after").entry_id() >= 0
     assert through.accepted >= 2

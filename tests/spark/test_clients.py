@@ -53,7 +53,7 @@ def test_idle_client_is_closed_and_recreated(broker: Broker, monkeypatch: pytest
     with shared_client(read) as (first, _), shared_client(read) as (same, _):
         assert same is first
         assert first.get_partition_count("persistent://public/default/none", auto_create=True) == 0
-    wait_until(lambda: not module._entries)
+    wait_until(lambda: not module._entries, 5)
     with shared_client(read) as (second, _):
         assert second is not first
 

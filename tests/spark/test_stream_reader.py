@@ -197,7 +197,7 @@ def test_added_partition_is_read_from_its_beginning(
         found.extend(more)
         return bool(found)
 
-    wait_until(reads_it)
+    wait_until(reads_it, 20)
     assert found == ["b"]
     assert set(offset["positions"]) == {f"{name}-partition-0", f"{name}-partition-1"}
 
@@ -249,7 +249,7 @@ def test_nothing_is_left_without_a_named_cursor(
     _, end = trigger(stream, stream.initialOffset())
     stream.commit(end)
     stream.stop()
-    wait_until(lambda: broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == [])
+    wait_until(lambda: broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == [], 10)
 
 
 def mark_delete(broker: Broker, name: str, cursor: str) -> str:
@@ -274,10 +274,10 @@ def test_named_cursor_keeps_unread_messages(
     assert mark_delete(broker, name, "loads") == f"{ledger}:-1", "a batch that was only planned moves nothing"
     found, second = trigger(stream, first)
     stream.commit(first)
-    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:0")
+    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:0", 5)
     assert found == ["d", "e"], "the entry read in part is kept"
     stream.commit(second)
-    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:2")
+    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:2", 5)
     stream.stop()
     assert broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == ["loads"]
     again = reader(name, predefinedSubscription="loads")

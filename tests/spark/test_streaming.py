@@ -85,7 +85,7 @@ def test_stream_available_now_continues_at_its_end(
     assert ends[0]["positions"][f"{name}-partition-0"].endswith(":0:10") or len(ends) == 4
     for partition in range(2):
         path = f"{name}-partition-{partition}".replace("://", "/")
-        wait_until(lambda path=path: broker.admin("GET", f"{path}/subscriptions") == [])
+        wait_until(lambda path=path: broker.admin("GET", f"{path}/subscriptions") == [], 20)
 
 
 def test_stream_option_errors_reach_the_user(stream: NewStream, topic: NewTopic, tmp_path: Path) -> None:

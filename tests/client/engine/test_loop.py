@@ -300,5 +300,5 @@ def test_interpreter_exit_does_not_hang(fake: FakeBroker, last: str) -> None:
         {last}
         print("done")
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, "done", "")

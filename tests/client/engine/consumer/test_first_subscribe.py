@@ -53,7 +53,7 @@ def sent_when_made(monkeypatch: pytest.MonkeyPatch, fake: FakeBroker) -> list[in
 
     def init(self: MultiTopicsConsumer, *args: Any) -> None:
         # The request is on its way: it is waited for, which fails where it is sent later.
-        wait_until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == len(seen) + 1)
+        wait_until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == len(seen) + 1, 2)
         seen.append(len(fake.seen(Kind.SUBSCRIBE)))
         made(self, *args)
 
