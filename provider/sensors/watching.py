@@ -30,7 +30,7 @@ from airflow_provider_pulsar.exceptions import staged
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.interval import is_template
-from pulsar_native.jobs.watching import LEAST_SECONDS
+from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -161,12 +161,12 @@ class WatchingSensor(BaseSensorOperator):
         from pulsar_native import PulsarException
 
         assert self._watch is not None
-        left = max(LEAST_SECONDS, (self._deadline - time.monotonic()) if self._deadline is not None else self.timeout)
+        left = self.timeout if self._deadline is None else self._deadline - time.monotonic()
         # Read here: Airflow's asyncio call finds no connection of the database in `dag.test()`.
         hook = PulsarHook(self.pulsar_conn_id)
         config = hook.client_config()
         try:
-            found = asyncio.run(_look(self._watch, hook, config, left))
+            found = asyncio.run(_look(self._watch, hook, config, max(MIN_LOOK_SECONDS, left)))
         except (PulsarException, OSError) as error:
             self._watch.failed(error)
             self.keep(context, is_done=False)

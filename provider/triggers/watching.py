@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from pulsar_native.jobs.failures import explain, is_permanent
-from pulsar_native.jobs.watching import LEAST_SECONDS
+from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
 
 if TYPE_CHECKING:
     from pulsar_native.asyncio import Client
@@ -148,7 +148,7 @@ class WatchingTrigger(BaseTrigger):
     def _for_one_look(self) -> float | None:
         # The last check may begin when the time is over.
         left = self._left()
-        return None if left is None else max(LEAST_SECONDS, left)
+        return None if left is None else max(MIN_LOOK_SECONDS, left)
 
     def _left(self) -> float | None:
         return None if self.end_time is None else self.end_time - time.time()

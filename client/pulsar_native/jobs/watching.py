@@ -27,7 +27,7 @@ _READ_MS = 10_000
 STEP_ROWS = 200
 # A look has at least so many seconds, also when the time of the whole wait is over sooner: what it would have found,
 # and why it failed, would else be lost on a busy machine.
-LEAST_SECONDS = 5.0
+MIN_LOOK_SECONDS = 5.0
 # Entries the broker sends ahead; those beyond the number wanted are discarded.
 _QUEUE = 50
 # Partitions polled at once.
