@@ -27,6 +27,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -307,8 +308,9 @@ def _speedups_key() -> str:
     return _hash("1", ROOT, sys.version, *SPEEDUPS, BUILD)
 
 
+@cache
 def no_speedups() -> str:
-    """Return why no module in C can be compiled here, "" when one can; tried out, which takes part of a second."""
+    """Return why no module in C can be compiled here, "" when one can; tried out once, which takes part of a second."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         return f"there is no C compiler ({compiler[0]}; Debian: apt-get install gcc libc6-dev)"

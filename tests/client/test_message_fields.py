@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -56,17 +55,7 @@ def compiled() -> ModuleType:
     return importlib.import_module("pulsar_native._message_speedups")
 
 
-# Asked once: it runs a compiler.
-_COMPILES = not environments.no_speedups()
-
-
-@cache
-def modules() -> tuple[ModuleType, ...]:
-    """Return the modules there are here."""
-    return (plain(), compiled()) if _COMPILES else (plain(),)
-
-
-@pytest.fixture(params=["python", "compiled"] if _COMPILES else ["python"])
+@pytest.fixture(params=["python"] if environments.no_speedups() else ["python", "compiled"])
 def fields(request: pytest.FixtureRequest) -> ModuleType:
     """Give each of the two modules."""
     return plain() if request.param == "python" else compiled()
@@ -353,7 +342,7 @@ def test_message_queue_drains_what_fits(
 ) -> None:
     places = [(0, sum(sizes[:index]), sum(sizes[: index + 1])) for index in range(len(sizes))]
     expected = list(sizes)
-    for fields in modules():
+    for fields in [plain()] if environments.no_speedups() else [plain(), compiled()]:
         kind, entry, queue = kind_of(fields), Entry(bytes(200), batch_size=len(sizes)), fields.MessageQueue()
         first = max(0, len(sizes) - made)
         if packed:
@@ -407,7 +396,7 @@ def test_message_queue_frees_the_entry(fields: ModuleType) -> None:
 
 def test_message_queue_compiled_checks_places_and_kind() -> None:
     # Plain Python reads the places at once, the compiled queue on dequeue.
-    for fields in modules()[1:]:
+    for fields in [] if environments.no_speedups() else [compiled()]:
         queue = fields.MessageQueue()
         with pytest.raises(ValueError, match="places of 1"):
             queue.extend_places(kind_of(fields), Entry(), 0, 2, [(0, 1, 2)])
