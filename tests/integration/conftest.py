@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -12,8 +11,7 @@ from pulsar_native import Client, MessageId
 from support.apis import Api
 from support.brokers import Broker
 from support.push_consumers import Started
-
-T = TypeVar("T")
+from support.until import wait_until
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -48,16 +46,7 @@ def plain_client(broker: Broker) -> Iterator[Client]:
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
     """Give a function that asks until the answer is true, and returns it; fails after `seconds`."""
-
-    def ask(question: Callable[[], T], seconds: float = 60) -> T:
-        deadline = time.monotonic() + seconds
-        while not (answer := question()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"still {answer!r} after {seconds} s")
-            time.sleep(0.02)
-        return answer
-
-    return ask
+    return wait_until
 
 
 @pytest.fixture

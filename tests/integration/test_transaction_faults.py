@@ -69,8 +69,8 @@ def finished(count: int, name: str, service_url: str, source: str, target: str, 
     """
     for _ in range(4):
         process = start(name, service_url, source, target, kind, "-")
-        _, told = process.communicate(timeout=240)
-        assert process.returncode == 0, told.decode()
+        _, stderr = process.communicate(timeout=240)
+        assert process.returncode == 0, stderr.decode()
         if len(values_of(service_url, target)) >= count:
             break
     return sorted(values_of(service_url, target))
@@ -86,8 +86,8 @@ def test_exactly_once_however_often_the_client_is_killed(
     plain_client.create_producer(source, batching_enabled=True).send_many([b"%d" % each for each in range(count)])
     for death in ("2:sent", "2:acked", "1:committing", "3:committing"):
         process = start(name, broker.service_url, source, target, kind, death)
-        _, told = process.communicate(timeout=240)
-        assert process.returncode == KILLED, told.decode()
+        _, stderr = process.communicate(timeout=240)
+        assert process.returncode == KILLED, stderr.decode()
     assert finished(count, name, broker.service_url, source, target, kind) == moved(count)
 
 
@@ -140,8 +140,8 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
             keep.commit()
             undo.abort()
         for process in processes:
-            _, told = process.communicate(timeout=240)
-            assert process.returncode == 0, told.decode()
+            _, stderr = process.communicate(timeout=240)
+            assert process.returncode == 0, stderr.decode()
         for name, kind in KINDS.items():
             made = sorted(values_of(broker.service_url, f"out-{name}"))
             if len(made) < count:

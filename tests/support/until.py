@@ -12,7 +12,7 @@ async def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until the answer is true, and return it; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"still {answer!r} after {seconds} s"
         await asyncio.sleep(0.005)
     return answer
 
@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait, outside a loop, until the answer is true, and return it; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"still {answer!r} after {seconds} s"
         time.sleep(0.02)
     return answer
 

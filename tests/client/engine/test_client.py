@@ -128,8 +128,7 @@ async def test_close_dead_broker_ends_in_time(fake: FakeBroker, cores: Cores, su
 async def test_create_producer_redirect_loop_is_reason(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = lambda peer, command: [found(command, fake.url, redirect=True)]
     # A second attempt would begin when the time is over.
-    backoff = {"starting_backoff_interval_ms": 40_000, "max_backoff_interval_ms": 40_000}
-    core = cores(fake.url, operation_timeout_seconds=20, **backoff)
+    core = cores(fake.url, operation_timeout_seconds=20, starting_backoff_interval_ms=60_000)
     with pytest.raises(LookupError, match="more than 20 times") as caught:
         await core.create_producer(ProducerConfig(topic="t"), None)
     assert caught.value.topic == TOPIC

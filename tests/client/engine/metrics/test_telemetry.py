@@ -122,8 +122,7 @@ async def test_telemetry_refused_certificate_fails_handshake(
 ) -> None:
     url = f"pulsar+ssl://127.0.0.1:{tls_fake.port}"
     # A second attempt would begin when the time is over.
-    backoff = {"starting_backoff_interval_ms": 40_000, "max_backoff_interval_ms": 40_000}
-    core = cores(url, meter_provider=provider, operation_timeout_seconds=20, **backoff)
+    core = cores(url, meter_provider=provider, operation_timeout_seconds=20, starting_backoff_interval_ms=60_000)
     with pytest.raises(ConnectError, match="TLS"):
         await core.partition_count(TOPIC)
     assert points("connection.failed").keys() == {("handshake",)} and points("connection.opened") == {}
