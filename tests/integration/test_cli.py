@@ -126,9 +126,10 @@ def test_consume_acknowledges_what_it_wrote(cli: Cli, topic: NewTopic) -> None:
     assert cli("consume", name, "-s", "s", "--fail-empty").code == 3
 
 
-def test_consume_output_that_fails_acknowledges_nothing(cli: Cli, topic: NewTopic, broker: Broker) -> None:
+@pytest.mark.parametrize("size", [1, 70_000])
+def test_consume_output_that_fails_acknowledges_nothing(cli: Cli, topic: NewTopic, broker: Broker, size: int) -> None:
     name = topic()
-    cli("publish", name, "--create-subscription", "s", "-m", "a" * 70_000, "-m", "b")
+    cli("publish", name, "--create-subscription", "s", "-m", "a" * size, "-m", "b")
     command = [sys.executable, "-m", "pulsar_native", "consume", name, "-s", "s", "--url", broker.service_url]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=240, check=False)

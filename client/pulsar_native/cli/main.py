@@ -127,6 +127,7 @@ def main(
     )
     run: Callable[[Command], None] = options.execute
     code = _run(command, run)
+    _flush_or_drop(command.stdout)
     console.clear()
     return code
 
@@ -142,7 +143,6 @@ def _run(command: Command, run: Callable[[Command], None]) -> ExitCode:
         _drop(command.stdout)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        _drop(command.stdout)
         return ExitCode.BROKEN_PIPE
     except (UsageError, ValueError) as error:
         console.error(str(error))
@@ -199,8 +199,16 @@ def _is_permanent(error: Exception) -> bool:
     return is_permanent(error) or isinstance(error, TopicNotFound | SubscriptionNotFound)
 
 
+def _flush_or_drop(stdout: BinaryIO) -> None:
+    """Write what is buffered, or drop it: the interpreter's last flush would fail, and change the exit code."""
+    try:
+        stdout.flush()
+    except (OSError, ValueError):
+        _drop(stdout)
+
+
 def _drop(stdout: BinaryIO) -> None:
-    """Point standard output to nowhere, so that the interpreter's last flush does not fail."""
+    """Point standard output to nowhere."""
     try:
         descriptor = stdout.fileno()
     except (OSError, ValueError):

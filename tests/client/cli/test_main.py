@@ -126,3 +126,21 @@ def test_streams_default_to_the_process(monkeypatch: pytest.MonkeyPatch, capsys:
     buffer = sys.stdout.buffer
     assert isinstance(buffer, io.BytesIO) and buffer.getvalue() == b"out"
     assert capsys.readouterr().err == "err\n"
+
+
+@pytest.mark.parametrize("error", [None, ConditionNotMet("none")])
+def test_output_that_fails_leaves_nothing_for_the_exit(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(command: module.Command) -> None:
+        command.stdout.write(b"out")
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", write)
+    with open("/dev/full", "wb") as full:
+        code = main(["check"], stdout=full, environment={})
+        # As the interpreter does at its exit, which ends with 120 if it fails.
+        full.flush()
+    assert code == (ExitCode.FAILED if error is None else ExitCode.NOT_MET)
+    assert ("No space left" in capsys.readouterr().err) is (error is None)
