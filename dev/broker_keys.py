@@ -64,6 +64,7 @@ def make_certificates(folder: Path, *, client_role: str = "admin") -> Certificat
     folder.mkdir(parents=True, exist_ok=True)
     authority_key = folder / "ca-key.pem"
     _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=Test authority",
+             "-addext", "keyUsage=critical,keyCertSign,cRLSign",
              "-keyout", str(authority_key), "-out", str(made.authority))  # fmt: skip
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
     _pair(made.authority, authority_key, made.server_certificate, made.server_key, "localhost", names)
@@ -92,7 +93,8 @@ def _pair(authority: Path, authority_key: Path, certificate: Path, key: Path, na
     # PKCS #8 keys: the broker reads no other form.
     subject = ["-subj", f"/CN={name}", "-keyout", str(key), "-out", str(request)]
     _openssl("req", "-new", "-newkey", "rsa:2048", "-nodes", *subject)
-    extensions.write_text(extension + "\n")
+    # With the key identifiers that RFC 5280 asks for: Python's default context insists on them since 3.13.
+    extensions.write_text(f"{extension}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n")
     issuer = ["-CA", str(authority), "-CAkey", str(authority_key), "-CAcreateserial", "-days", "3650"]
     _openssl("x509", "-req", "-in", str(request), *issuer, "-extfile", str(extensions), "-out", str(certificate))
 
