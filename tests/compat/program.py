@@ -184,13 +184,13 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
-        self.threads: set[str] = set()
+        self.threads: set[int] = set()
         self._lock = threading.Condition()
 
     def __call__(self, *arguments: Any) -> None:
         with self._lock:
             self.seen.append(arguments)
-            self.threads.add(threading.current_thread().name)
+            self.threads.add(threading.get_ident())
             self._lock.notify_all()
 
     def wait(self, count: int, seconds: float = 10) -> bool:

@@ -32,7 +32,7 @@ def listener(pulsar: ModuleType, env: Env) -> Observed:
         "errors": errors,
         "topic": env.short(calls.seen[0][0].topic()),
         "subscription": calls.seen[0][0].subscription_name(),
-        "thread": [len(calls.threads), threading.current_thread().name in calls.threads],
+        "thread": [len(calls.threads), threading.get_ident() in calls.threads],
         "receive": env.error(lambda: consumer.receive(100)),
         "receive without time-out": env.error(consumer.receive),
         "batch": env.error(consumer.batch_receive),

@@ -93,7 +93,7 @@ def callback_arguments(pulsar: ModuleType, env: Env) -> Observed:
         "called": called,
         "result": [str(result), result == pulsar.Result.Ok, result.name, int(result)],
         "id": [place.entry_id(), place.batch_index(), place.partition()],
-        "other thread": threading.current_thread().name not in calls.threads,
+        "other thread": threading.get_ident() not in calls.threads,
         "arguments": len(calls.seen[0]),
     }
 
