@@ -183,7 +183,7 @@ def test_killed_load_is_retried_with_the_same_rows(stack: AirflowStack, default_
     dag_id = load_dag(stack, "load_killed", topic, tmp_path / "out", more)
     run = stack.run(dag_id, wait=False)
     stack.wait_log(run, "load", "planned 1 topic partitions")
-    before = spark_processes()
+    before = spark_processes(topic)
     stack.kill_task(run, "load")
     run.wait().succeeded()
     assert run.tries() == {"load": 2}
@@ -192,8 +192,8 @@ def test_killed_load_is_retried_with_the_same_rows(stack: AirflowStack, default_
     assert before and not any(Path(f"/proc/{pid}").exists() for pid in before), "its Spark ended with it"
 
 
-def spark_processes() -> list[int]:
-    """Return the JVMs that run a load."""
+def spark_processes(topic: str) -> list[int]:
+    """Return the JVMs that run a load of the topic: those of other suites are none of these tests'."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -201,15 +201,15 @@ def spark_processes() -> list[int]:
                 line = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"SparkSubmit" in line and b"load.py" in line:
+            if b"SparkSubmit" in line and topic.encode() in line:
                 found.append(int(entry.name))
     return found
 
 
-def no_spark_is_left() -> None:
-    """Wait until no JVM runs a load."""
+def no_spark_is_left(topic: str) -> None:
+    """Wait until no JVM runs a load of the topic."""
     deadline = time.monotonic() + 60
-    while spark_processes():
+    while spark_processes(topic):
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -231,7 +231,7 @@ def test_marked_failed_ends_the_load(stack: AirflowStack, default_broker: Broker
     stack.wait_log(run, "load", "Spark-Submit cmd")
     stack.mark_failed(run, "load")
     run.wait()
-    no_spark_is_left()
+    no_spark_is_left(topic)
     assert not (tmp_path / "out").exists()
     load_dag(stack, "load_marked", topic, tmp_path / "out", 'interval="all"')
     stack.clear(run).succeeded()
@@ -266,7 +266,7 @@ def test_timed_out_load_ends_and_leaves_nothing(
     run = stack.run(dag_id)
     assert run.task_states() == {"load": "failed"} and "AirflowTaskTimeout" in run.log("load")
     assert "Spark-Submit cmd" in run.log("load")
-    no_spark_is_left()
+    no_spark_is_left(topic)
     assert not (tmp_path / "out").exists()
     load_dag(stack, "load_late", topic, tmp_path / "out", 'interval="all"')
     stack.clear(run).succeeded()
