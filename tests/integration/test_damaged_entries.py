@@ -7,7 +7,6 @@ damaged on its way at one step and at all those behind it: what is told is the f
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,9 +162,6 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         inner = getattr(entry_decoder, function)
 
         def told(*arguments: Any, _name: str = name, _inner: Any = inner) -> Any:
-            if sys._getframe(1).f_code.co_name == "_parsed":
-                # Plain Python looks in vain for an entry of one message, which the compiled function sees at once.
-                return _inner(*arguments)
             steps.append(_name)
             try:
                 return _inner(*arguments)

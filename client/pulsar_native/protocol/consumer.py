@@ -301,9 +301,11 @@ class ConsumerCore:
         self._position.last_message = message
         self.permits.count(1)
         size = decoded.payload_bytes()
+        # Entries are like the ones before them: to parse a batch in vain would double its cost.
+        may_be_single = decoded.is_single
         while len(ahead) < min(most, self._left_before_permits()) and size < _AHEAD_BYTES:
             fitting = min(most, self._left_before_permits()) - len(ahead)
-            singles = self._decode_singles(fitting, _AHEAD_BYTES - size)
+            singles = self._decode_singles(fitting, _AHEAD_BYTES - size) if may_be_single else ()
             if singles:
                 ahead += singles
                 size += sum(map(len, singles))
@@ -316,6 +318,7 @@ class ConsumerCore:
             if following.wanted > _FEW:
                 self._cut_at = 0
                 break
+            may_be_single = following.is_single
             ahead += following.messages()
             size += following.payload_bytes()
         # Entries that are not delivered return permits, too: their number may have become too large meanwhile.

@@ -253,6 +253,12 @@ class Decoded:
         return self.skip is None and self.places is not None
 
     @property
+    def is_single(self) -> bool:
+        """True for an entry of one message that is not compressed, as `EntryDecoder.decode_singles` takes them."""
+        parsed = self.entry.parsed
+        return parsed.num_messages == 1 and not parsed.compression
+
+    @property
     def has_writer(self) -> bool:
         """True if its messages are read with the schema of their writer, which may be another for each entry."""
         return getattr(self.entry.schema, "needs_writer", False)

@@ -486,6 +486,29 @@ def test_dequeue_singles_up_to_limits_and_batch() -> None:
     assert values(core) == [6, 7]
 
 
+@pytest.mark.parametrize(("entry", "looks"), [(batch(0, 2), []), (single_entry(b"0"), [3, 0])])
+def test_few_looks_for_singles_behind_a_single_only(
+    entry: bytes, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, decoding = attached(100)
+    core.enable_prefetch()
+    for number in range(4):
+        core.append(command(number), entry)
+    asked: list[int] = []
+    inner = decoding.decode_singles
+
+    def decode_singles(*arguments: Any) -> list[Message]:
+        found = inner(*arguments)
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(decoding, "decode_singles", decode_singles)
+    assert core.dequeue(prefetch=10) is not None
+    # The second look finds the queue empty.
+    assert asked == looks
+    assert len(values(core)) == (3 if looks else 7)
+
+
 def test_dequeue_singles_is_position_of_next_attachment() -> None:
     core, _ = core_of(durable=False, start=MessageId.earliest)
     core.begin_attachment()
