@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,7 @@ def test_streams_default_to_the_process(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().err == "err\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
 @pytest.mark.parametrize("error", [None, ConditionNotMet("none")])
 def test_output_that_fails_leaves_nothing_for_the_exit(
     error: Exception | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
