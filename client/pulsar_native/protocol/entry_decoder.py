@@ -254,9 +254,10 @@ class Decoded:
 
     @property
     def is_single(self) -> bool:
-        """True for an entry of one message that is not compressed, as `EntryDecoder.decode_singles` takes them."""
+        """True for an entry of one message that needs nothing but parsing, as `SingleEntryDecoder` takes them."""
         parsed = self.entry.parsed
-        return parsed.num_messages == 1 and not parsed.compression
+        needs_more = parsed.compression or parsed.is_encrypted or parsed.is_chunk or parsed.is_compacted
+        return parsed.num_messages == 1 and not needs_more
 
     @property
     def has_writer(self) -> bool:
