@@ -23,7 +23,9 @@ from support.airflow_run import Run
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker
 from support.dag_blocks import dag_blocks
+from support.processes import command_lines
 from support.relay import NewRelay
+from support.until import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -183,35 +185,23 @@ def test_killed_load_is_retried_with_the_same_rows(stack: AirflowStack, default_
     dag_id = load_dag(stack, "load_killed", topic, tmp_path / "out", more)
     run = stack.run(dag_id, wait=False)
     stack.wait_log(run, "load", "planned 1 topic partitions")
-    before = spark_processes(topic)
+    before = spark_commands(topic)
     stack.kill_task(run, "load")
     run.wait().succeeded()
     assert run.tries() == {"load": 2}
     assert rows(tmp_path) == list(range(20))
     assert not list(tmp_path.glob(".out.writing*")), "what the killed try staged is removed"
-    assert before and not any(Path(f"/proc/{pid}").exists() for pid in before), "its Spark ended with it"
+    assert before and not before & command_lines(), "its Spark ended with it"
 
 
-def spark_processes(topic: str) -> list[int]:
-    """Return the JVMs that run a load of the topic: those of other suites are none of these tests'."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"SparkSubmit" in line and topic.encode() in line:
-                found.append(int(entry.name))
-    return found
+def spark_commands(topic: str) -> set[str]:
+    """Return the command lines of the JVMs that run a load of the topic."""
+    return {line for line in command_lines() if "SparkSubmit" in line and topic in line}
 
 
 def no_spark_is_left(topic: str) -> None:
     """Wait until no JVM runs a load of the topic."""
-    deadline = time.monotonic() + 60
-    while spark_processes(topic):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: not spark_commands(topic), 60)
 
 
 @pytest.fixture

@@ -56,9 +56,13 @@ class Clean:
     def run(self, *command: str, env: Mapping[str, str] | None = None) -> str:
         """Run a command of the environment and return its output; nothing may come on standard error."""
         base = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
-        settings = {"AIRFLOW_HOME": str(self.home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", **(env or {})}
-        # Airflow's own parser uses what Python 3.14 deprecates.
-        settings["PYTHONWARNINGS"] = "ignore:FileType is deprecated:PendingDeprecationWarning"
+        settings = {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # Airflow's own parser uses what Python 3.14 deprecates.
+            "PYTHONWARNINGS": "ignore:FileType is deprecated:PendingDeprecationWarning",
+            **(env or {}),
+        }
         done = subprocess.run(
             [str(self.folder / "bin" / command[0]), *command[1:]],
             env=base | settings, cwd=self.home, capture_output=True, text=True, timeout=_SECONDS,
