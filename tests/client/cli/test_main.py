@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,10 +132,18 @@ def test_streams_default_to_the_process(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().err == "err\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+class FullDevice(io.FileIO):
+    """A file without space, as /dev/full is on Linux, until its descriptor is another file's."""
+
+    def write(self, data: Any) -> int:
+        if os.path.samestat(os.fstat(self.fileno()), os.stat(str(self.name))):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+
 @pytest.mark.parametrize("error", [None, ConditionNotMet("none")])
 def test_output_that_fails_leaves_nothing_for_the_exit(
-    error: Exception | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write(command: module.Command) -> None:
         command.stdout.write(b"out")
@@ -140,7 +151,7 @@ def test_output_that_fails_leaves_nothing_for_the_exit(
             raise error
 
     monkeypatch.setattr("pulsar_native.cli.check.run", write)
-    with open("/dev/full", "wb") as full:
+    with io.BufferedWriter(FullDevice(tmp_path / "output", "wb")) as full:
         code = main(["check"], stdout=full, environment={})
         # As the interpreter does at its exit, which ends with 120 if it fails.
         full.flush()
