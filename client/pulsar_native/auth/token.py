@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.reference import SecretReference, is_reference
+from pulsar_native.enums import Result
 from pulsar_native.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration, PulsarException
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -78,6 +79,8 @@ class AuthenticationToken(Authentication):
         except Exception as error:
             failure = ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})")
             failure.supplier_error = str(error)
+            # As the official client reports it.
+            failure.result = Result.AuthenticationError
             raise failure from error
         if not isinstance(token, str):
             raise ErrorGettingAuthenticationData(f"The token supplier returned {type(token).__name__}, not str")

@@ -14,6 +14,7 @@ from broker import Standalone
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import AuthenticationToken
 from pulsar_native.config import ClientConfig
+from pulsar_native.enums import Result
 from pulsar_native.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -86,6 +87,7 @@ def test_token_supplier_exception_is_cause() -> None:
     with pytest.raises(ErrorGettingAuthenticationData, match="KeyError") as caught:
         AuthenticationToken(fail).auth_data()
     assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.error() is Result.AuthenticationError
     # For the application its text is told, for a log it is not: it may hold what was fetched.
     assert "vault" in str(caught.value) and "vault" not in log_text(caught.value)
     assert "vault" in str(pickle.loads(pickle.dumps(caught.value)))

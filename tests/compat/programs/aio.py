@@ -256,6 +256,22 @@ def errors(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def token_supplier_raises(pulsar: ModuleType, env: Env) -> Observed:
+    def supply() -> str:
+        raise ValueError("no token today")
+
+    async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
+        topic = env.topic()
+        return {
+            "producer": await _error(env, lambda: client.create_producer(topic)),
+            "consumer": await _error(env, lambda: client.subscribe(topic, "sub")),
+            "reader": await _error(env, lambda: client.create_reader(topic, pulsar.MessageId.earliest)),
+        }
+
+    return _run(pulsar, env, main, authentication=pulsar.AuthenticationToken(supply))
+
+
+@program()
 def dropped_consumer(pulsar: ModuleType, env: Env) -> Observed:
     async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
         topic = env.topic()
