@@ -68,6 +68,8 @@ class Record(RecordValue, metaclass=RecordMeta):
         *ignored: object,
         **values: object,
     ) -> None:
+        if values and type(self) is Record:
+            raise AttributeError(f"Record has no field {next(iter(values))!r}: derive a class that has it")
         if not (default is None and required_default is False and required is False):
             self._take_options({"default": default, "required_default": required_default, "required": required}, values)
         _store(self, values)

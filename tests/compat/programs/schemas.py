@@ -121,6 +121,7 @@ def record_attributes(pulsar: ModuleType, env: Env) -> Observed:
         "wrong": env.error(wrong),
         "still": made.a,
         "sub-record": env.error(lambda: outer(inner=5)),
+        "without a class": env.error(lambda: pulsar.schema.Record(a=1)),
     }
 
 
