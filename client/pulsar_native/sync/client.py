@@ -74,6 +74,9 @@ from pulsar_native.topic import TopicName
 
 # Limit in seconds for joining the engine's thread: a name resolver that does not answer can delay its end.
 _JOIN_SECONDS = 5.0
+# The same for a client that is only dropped, perhaps by the garbage collector in a thread that holds a lock which the
+# engine's thread needs for its end, such as that of a log.
+_DROP_JOIN_SECONDS = 1.0
 
 
 @option_docs(ClientConfig, options=ClientOptions)
@@ -591,8 +594,11 @@ async def _shutdown(core: ClientCore) -> None:
 
 
 def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
-    """Shut down a garbage-collected client. Runs in any thread, so it only schedules the work in the engine."""
+    """Shut down a garbage-collected client. Runs in any thread, the engine's among them."""
     listeners.stop()
-    if core.engine.generation == generation():
-        core.engine.call_soon(core.shutdown)
-        release_thread_engine(core.engine.generation)
+    if core.engine.generation != generation():
+        return
+    core.engine.call_soon(core.shutdown)
+    thread = release_thread_engine(core.engine.generation)
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(_DROP_JOIN_SECONDS)

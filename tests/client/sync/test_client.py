@@ -35,10 +35,8 @@ def engine_threads() -> list[threading.Thread]:
 
 
 def test_client_connects_on_first_use(fake: FakeBroker) -> None:
-    # The engine of a client that another test has only dropped ends by itself.
+    # Ends the engine of clients that other tests have only dropped.
     gc.collect()
-    for thread in engine_threads():
-        thread.join(10)
     with Client(fake.url) as client:
         assert not fake.peers and not engine_threads()
         client.get_topic_partitions("t")
@@ -113,8 +111,18 @@ def test_client_collected_ends_its_engine(fake: FakeBroker) -> None:
     client = Client(fake.url)
     client.get_topic_partitions("t")
     del client
-    gc.collect()
-    assert fake.peers[0].gone.wait(10)
+    assert not engine_threads() and fake.peers[0].gone.wait(10)
+
+
+def test_client_dropped_beside_a_busy_engine_returns(fake: FakeBroker) -> None:
+    is_free = threading.Event()
+    client = Client(fake.url)
+    producer = client.create_producer("t")
+    producer.send_async(b"x", lambda _result, _id: is_free.wait(60))
+    wait_until(lambda: bool(fake.seen(Kind.SEND)))
+    del client, producer
+    assert engine_threads()
+    is_free.set()
     wait_until(lambda: not engine_threads())
 
 

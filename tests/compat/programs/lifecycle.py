@@ -165,7 +165,7 @@ def threads_after_dropping(pulsar: ModuleType, env: Env) -> Observed:
     producer.send(b"x")
     del producer, client
     gc.collect()
-    return {"left": env.until(lambda: _threads() == before, 5)}
+    return {"python": threading.active_count(), "left": env.until(lambda: _threads() == before, 5)}
 
 
 @program(own_process=True)
