@@ -192,8 +192,7 @@ def several_topics(pulsar: ModuleType, env: Env) -> Observed:
     client = env.client()
     topics = [env.topic("a"), env.topic("b")]
     consumer = client.subscribe(topics, "sub")
-    for topic in topics:
-        client.create_producer(topic).send(topic[-1].encode())
+    sent = [client.create_producer(topic).send(topic[-1].encode()) for topic in topics]
     messages = env.drain(consumer, 2)
     stored = [(each.message_id().serialize(), each.topic_name()) for each in messages]
     named = pulsar.MessageId.deserialize(stored[0][0], topic=stored[0][1])
@@ -210,6 +209,7 @@ def several_topics(pulsar: ModuleType, env: Env) -> Observed:
         ),
         "last": env.error(consumer.get_last_message_id),
         "message": env.error(lambda: consumer.acknowledge(messages[1])),
+        "sent": env.error(lambda: consumer.acknowledge(sent[0])),
         "left": env.more(client.subscribe(topics[0], "other")),
     }
 
