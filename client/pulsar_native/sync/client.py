@@ -575,9 +575,7 @@ class Client(NotPicklable):
         self._listeners.stop()
         self._kept.clear()
         if self._finalizer is not None and self._finalizer.detach() is not None:
-            thread = release_thread_engine(self._generation)
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(_JOIN_SECONDS)
+            _give_back_engine(self._generation, _JOIN_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -596,9 +594,13 @@ async def _shutdown(core: ClientCore) -> None:
 def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
     """Shut down a garbage-collected client. Runs in any thread, the engine's among them."""
     listeners.stop()
-    if core.engine.generation != generation():
-        return
-    core.engine.call_soon(core.shutdown)
-    thread = release_thread_engine(core.engine.generation)
+    if core.engine.generation == generation():
+        core.engine.call_soon(core.shutdown)
+        _give_back_engine(core.engine.generation, _DROP_JOIN_SECONDS)
+
+
+def _give_back_engine(made_in: int, seconds: float) -> None:
+    """Give the engine back; the last client waits up to `seconds` for the end of its thread."""
+    thread = release_thread_engine(made_in)
     if thread is not None and thread is not threading.current_thread():
-        thread.join(_DROP_JOIN_SECONDS)
+        thread.join(seconds)
