@@ -34,9 +34,16 @@ def engine_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pulsar-native-engine"]
 
 
-def test_client_connects_on_first_use(fake: FakeBroker) -> None:
-    # Ends the engine of clients that other tests have only dropped.
+@pytest.fixture
+def no_engine() -> None:
+    """Wait for the end of engines that other tests have given back."""
     gc.collect()
+    for thread in engine_threads():
+        thread.join(10)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_client_connects_on_first_use(fake: FakeBroker) -> None:
     with Client(fake.url) as client:
         assert not fake.peers and not engine_threads()
         client.get_topic_partitions("t")
@@ -107,6 +114,7 @@ def test_client_shutdown_sends_no_closing_command(fake: FakeBroker) -> None:
     assert client.close() == pulsar_native.CloseReport()
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_client_collected_ends_its_engine(fake: FakeBroker) -> None:
     client = Client(fake.url)
     client.get_topic_partitions("t")
