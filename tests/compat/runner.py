@@ -140,10 +140,13 @@ def differences(official: dict[str, Any], ours: dict[str, Any]) -> dict[str, tup
 
 
 def same(official: Any, ours: Any) -> bool:
-    """Return whether two values agree; an error of ours may be caught by more names than the official one."""
+    """Return whether two values agree; an error of ours may be caught by more names than the official one, and tell
+    more.
+    """
     if isinstance(official, dict) and isinstance(ours, dict):
         if ERROR in official and ERROR in ours:
-            return bool(official[ERROR]) and official[ERROR][0] in ours[ERROR]
+            names, rest = official[ERROR], official.keys() - {ERROR}
+            return bool(names) and names[0] in ours[ERROR] and all(same(official[key], ours.get(key)) for key in rest)
         return official.keys() == ours.keys() and all(same(official[key], ours[key]) for key in official)
     if isinstance(official, list) and isinstance(ours, list):
         return len(official) == len(ours) and all(map(same, official, ours))
