@@ -53,6 +53,7 @@ _Answer = TypeVar("_Answer")
 # Cached: each attribute access on the enumeration is a search by name.
 _MESSAGE = Kind.MESSAGE
 _SEND_RECEIPT = Kind.SEND_RECEIPT
+_SEND = Kind.SEND
 # Time an inline read waits before the caller waits for the loop instead. Long enough for a broker's disk.
 _INLINE_READ_SECONDS = 0.02
 
@@ -371,7 +372,7 @@ class Connection:
         """
         transport = self._transport
         assert transport is not None
-        data = transport.peek(_INLINE_READ_SECONDS, is_response=False)
+        data = transport.peek(_INLINE_READ_SECONDS, _SEND)
         receipt = self.core.only_receipt(data) if data else None
         producer = None if receipt is None else self._producers.get(receipt.producer_id)
         if receipt is not None and producer is not None and producer.complete_inline(receipt, callback):
@@ -393,27 +394,28 @@ class Connection:
         reads a response again then, and ignores it.
         """
         loop = self.engine.loop
-        now = loop.time()
-        futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in request_ids]
-        for request_id, future in zip(request_ids, futures, strict=True):
-            self.core.register(request_id, future, now, timeout)
         try:
             self.write([frames])
+            # Registered while the broker works on them: nobody else can read a response yet.
+            now = loop.time()
+            futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in request_ids]
+            for request_id, future in zip(request_ids, futures, strict=True):
+                self.core.register(request_id, future, now, timeout)
             if meanwhile is not None:
                 meanwhile()
-            self._read_answers(request_ids)
+            self._read_answers(request_ids, commands.kind_of(frames))
         except KeyboardInterrupt as error:
             raise Interrupted("The call was interrupted") from error
         return futures
 
-    def _read_answers(self, request_ids: Sequence[int]) -> None:
+    def _read_answers(self, request_ids: Sequence[int], kind: int) -> None:
         transport = self._transport
         assert transport is not None
         missing = len(request_ids)
         # Made before the response is here, while there is nothing else to do.
         usual = commands.success(request_ids[-1])
         while missing:
-            data, read = transport.peek(_INLINE_READ_SECONDS, is_response=True), 0
+            data, read = transport.peek(_INLINE_READ_SECONDS, kind), 0
             while missing and (first := self.core.first_answer(data[read:], request_ids, usual)) is not None:
                 answered, size = first
                 answered.sink.set_result(answered.answer)

@@ -43,6 +43,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")
 
+# Cached: each access is a search by name.
+_CONNECT = pb.CommandLookupTopicResponse.Connect
+
 
 class BrokerOfTopic(NamedTuple):
     """Addresses of the broker that serves a topic: its own, and the one to dial."""
@@ -141,7 +144,7 @@ class Lookup:
             frame = self._lookup_frame(topic, request_id, authoritative=authoritative)
             answer = await self._ask(connection, request_id, frame, topic, pb.CommandLookupTopicResponse)
             found = self._found(answer, topic, service)
-            if answer.response == pb.CommandLookupTopicResponse.Connect:
+            if answer.response == _CONNECT:
                 return found
             authoritative = answer.authoritative
             connection = await self._pool.get(*found)
@@ -215,7 +218,7 @@ class Lookup:
                     return int(counted.partitions), None
                 try:
                     answer = await connection.answer(ids[1], begun[1], pb.CommandLookupTopicResponse)
-                    is_found = answer.response == pb.CommandLookupTopicResponse.Connect
+                    is_found = answer.response == _CONNECT
                     found = self._found(answer, topic, connection.address) if is_found else None
                 except PulsarException:
                     found = None

@@ -37,10 +37,10 @@ _PEEK_BYTES = 512
 # Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
 # Longest time that an inline read polls before its thread sleeps. To be woken takes 30 us and more, as the processor
-# has gone to sleep meanwhile; a near broker answers most requests within 150 us. On two quiet cores all that waits so
-# was faster with these polls than without, also beside three busy processes all but creating a consumer; three times as
-# long made creating a reader slower.
-_SPIN_SECONDS = 150e-6
+# has gone to sleep meanwhile; a near broker answers most requests within 150 us, and on a busy machine within 300. On
+# two quiet cores all that waits so was faster with polls than without, also beside three busy processes all but
+# creating a consumer.
+_SPIN_SECONDS = 300e-6
 # Number of inline reads that polled in vain, one after the other, after which the next ones sleep at once.
 _MOST_VAIN_SPINS = 4
 _SPIN_PAUSE = 100
@@ -49,7 +49,11 @@ Buffer = bytes | memoryview
 
 
 class _Spin:
-    """Polling of inline reads, as long as it is worth it: the receipt of a stored message takes milliseconds."""
+    """Polling of inline reads for one type of command, as long as it is worth it.
+
+    The receipt of a stored message takes milliseconds, and so may the response to a reader's SUBSCRIBE. Polls in vain
+    delay it besides: the broker's threads do without this processor meanwhile.
+    """
 
     __slots__ = ("_vain",)
 
@@ -92,15 +96,14 @@ class Transport:
         self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
-        # Held by the reading thread. The next five are for inline reads: the epoll object the loop watches instead of
+        # Held by the reading thread. The next four are for inline reads: the epoll object the loop watches instead of
         # the socket after the first one, the poll object an inline read waits with, the number of inline reads still to
-        # be refused, and the polls for receipts and for responses.
+        # be refused, and the polls by type of the command whose response is waited for.
         self._reading = threading.Lock()
         self._watch: Any = None
         self._readiness: Any = None
         self._pause = 0
-        self._receipt_spin = _Spin()
-        self._response_spin = _Spin()
+        self._spins: dict[int, _Spin] = {}
 
     @property
     def local_port(self) -> int:
@@ -190,12 +193,14 @@ class Transport:
             self._engine.loop.add_reader(watch.fileno(), self._readable)
             self._watch = watch
 
-    def peek(self, seconds: float, *, is_response: bool) -> bytes:
+    def peek(self, seconds: float, kind: int) -> bytes:
         """Wait for the next bytes and return their beginning without consuming them; b"" when none arrived in time.
 
-        It polls for a moment before the thread sleeps.
+        It polls for a moment before the thread sleeps, where that has been worth it for this type of command.
         """
-        spin = self._response_spin if is_response else self._receipt_spin
+        spin = self._spins.get(kind)
+        if spin is None:
+            spin = self._spins[kind] = _Spin()
         ready = spin.poll(self._readiness) or self._readiness.poll(seconds * 1000)
         return self._received(_PEEK_BYTES, socket.MSG_PEEK) if ready else b""
 

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 _REJECTION_WINDOW_SECONDS = 60.0
 # Cached: each attribute access on the enumeration is a search by name.
 _SEND_RECEIPT = Kind.SEND_RECEIPT
+_PRODUCER_SUCCESS = pb.CommandProducerSuccess
 _DATA = (Kind.MESSAGE, _SEND_RECEIPT)
 
 
@@ -212,7 +213,9 @@ class ConnectionCore:
         command = self._decoder.only_command(data)
         return command.send_receipt if command is not None and command.type == _SEND_RECEIPT else None
 
-    def first_answer(self, data: bytes, request_ids: Sequence[int], success: bytes) -> tuple[Answered, int] | None:
+    def first_answer(
+        self, data: bytes, request_ids: Sequence[int], success: tuple[bytes, pb.CommandSuccess]
+    ) -> tuple[Answered, int] | None:
         """Return the response these bytes begin with and its frame's size, and remove its request from the table.
 
         None, without any change of state, for anything but a whole response, without error, to one of these requests.
@@ -221,10 +224,10 @@ class ConnectionCore:
         """
         if self.phase is not Phase.READY:
             return None
-        if data.startswith(success) and self._decoder.is_between_frames:
+        frame, answer = success
+        if data.startswith(frame) and self._decoder.is_between_frames:
             entry = self._requests.pop(request_ids[-1], None)
-            answer = pb.CommandSuccess(request_id=request_ids[-1])
-            return None if entry is None else (Answered(entry[2], answer, None), len(success))
+            return None if entry is None else (Answered(entry[2], answer, None), len(frame))
         return self._first_parsed(data, request_ids)
 
     def _first_parsed(self, data: bytes, request_ids: Sequence[int]) -> tuple[Answered, int] | None:
@@ -232,8 +235,7 @@ class ConnectionCore:
         answer = None if first is None else commands.answer_of(first[0])
         if first is None or answer is None or answer[0] not in request_ids or answer[2] is not None:
             return None
-        if getattr(answer[1], "producer_ready", True) is False:
-            # The producer is queued for exclusive access: see `_answered`.
+        if _is_queued(answer[1]):
             return None
         entry = self._requests.pop(answer[0], None)
         return None if entry is None else (Answered(entry[2], answer[1], None), first[1])
@@ -260,7 +262,7 @@ class ConnectionCore:
         if entry is None:
             _log.debug("Ignoring the response to unknown or timed-out request %d", request_id)
             return None
-        if error is None and getattr(answer, "producer_ready", True) is False:
+        if error is None and _is_queued(answer):
             # The producer is queued for exclusive access: a second response with the same request id follows at an
             # unknown time, so the request has no deadline from now on.
             self._waiting.add(request_id)
@@ -299,6 +301,11 @@ _CONTROL: dict[int, Callable[[ConnectionCore, Frame], Event | None]] = {
     Kind.PONG: ConnectionCore._on_pong,
     Kind.AUTH_CHALLENGE: ConnectionCore._on_challenge,
 }
+
+
+def _is_queued(answer: Any) -> bool:
+    """Return True if the broker has queued a producer for exclusive access: the actual response follows later."""
+    return type(answer) is _PRODUCER_SUCCESS and not answer.producer_ready
 
 
 def connection_lost(broker: str, reason: str) -> ConnectError:

@@ -22,9 +22,23 @@ PROTOCOL_VERSION = 21
 _U64 = (1 << 64) - 1
 
 Kind = pb.BaseCommand.Type
-# Cached, as in each access the enumeration searches by name: every producer and consumer needs these.
-_LOOKUP, _PARTITIONED_METADATA = Kind.LOOKUP, Kind.PARTITIONED_METADATA
-_PRODUCER, _SUBSCRIBE, _FLOW = Kind.PRODUCER, Kind.SUBSCRIBE, Kind.FLOW
+
+
+def _head_of(kind: int, field: str) -> bytes:
+    """Return what a command begins with: its type, and the tag of the field it is in."""
+    number = pb.BaseCommand.DESCRIPTOR.fields_by_name[field].number
+    return b"\x08" + varint(kind) + varint(number << 3 | 2)
+
+
+# Of the commands that every producer and consumer needs.
+_LOOKUP = _head_of(Kind.LOOKUP, "lookupTopic")
+_PARTITIONED_METADATA = _head_of(Kind.PARTITIONED_METADATA, "partitionMetadata")
+_PRODUCER = _head_of(Kind.PRODUCER, "producer")
+_SUBSCRIBE = _head_of(Kind.SUBSCRIBE, "subscribe")
+_FLOW = _head_of(Kind.FLOW, "flow")
+_CLOSE_PRODUCER = _head_of(Kind.CLOSE_PRODUCER, "close_producer")
+_CLOSE_CONSUMER = _head_of(Kind.CLOSE_CONSUMER, "close_consumer")
+_SUCCESS = _head_of(Kind.SUCCESS, "success")
 
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 PONG = encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
@@ -57,6 +71,30 @@ _FAILED: dict[int, int] = {
     Kind.LOOKUP_RESPONSE: pb.CommandLookupTopicResponse.Failed,
     Kind.PARTITIONED_METADATA_RESPONSE: pb.CommandPartitionedTopicMetadataResponse.Failed,
 }
+
+
+def _framed(head: bytes, fields: bytes) -> bytes:
+    """Return the frame of a command with these serialized fields; `head` is what it begins with (`_head_of`).
+
+    Not made from a `BaseCommand`, to which protobuf would copy the fields, as creating a producer or a consumer waits
+    for it.
+    """
+    body = head + varint(len(fields)) + fields
+    return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+
+
+def _two_numbers(head: bytes, first: int, second: int) -> bytes:
+    """Return the frame of a command that has only the fields 1 and 2, both numbers.
+
+    Written by hand, as a close otherwise spends several microseconds on it before anything is sent.
+    """
+    return _framed(head, b"\x08" + varint(first) + b"\x10" + varint(second))
+
+
+def kind_of(frames: bytes) -> int:
+    """Return the type of the first command in these frames, made here."""
+    # After the two sizes and the tag of the type: no type takes more than one byte.
+    return frames[9]
 
 
 def answer_of(command: pb.BaseCommand) -> tuple[int, Any, PulsarException | None] | None:
@@ -148,7 +186,7 @@ def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: s
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     if listener_name:
         command.advertised_listener_name = listener_name
-    return encode_command(pb.BaseCommand(type=_LOOKUP, lookupTopic=command))
+    return _framed(_LOOKUP, command.SerializeToString())
 
 
 def partition_metadata(topic: str, request_id: int, *, auto_create: bool) -> bytes:
@@ -156,7 +194,7 @@ def partition_metadata(topic: str, request_id: int, *, auto_create: bool) -> byt
     command = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
     if not auto_create:
         command.metadata_auto_creation_enabled = False
-    return encode_command(pb.BaseCommand(type=_PARTITIONED_METADATA, partitionMetadata=command))
+    return _framed(_PARTITIONED_METADATA, command.SerializeToString())
 
 
 def producer(
@@ -191,7 +229,7 @@ def producer(
         command.schema.CopyFrom(schema)
     if config.initial_subscription_name is not None:
         command.initial_subscription_name = config.initial_subscription_name
-    return encode_command(pb.BaseCommand(type=_PRODUCER, producer=command))
+    return _framed(_PRODUCER, command.SerializeToString())
 
 
 def subscribe(
@@ -240,7 +278,7 @@ def subscribe(
         command.start_message_id.CopyFrom(id_data(start.first_chunk_message_id() or start))
     if schema is not None:
         command.schema.CopyFrom(schema)
-    return encode_command(pb.BaseCommand(type=_SUBSCRIBE, subscribe=command))
+    return _framed(_SUBSCRIBE, command.SerializeToString())
 
 
 def send(
@@ -279,9 +317,7 @@ def flow(consumer_id: int, permits: int) -> bytes:
     """Return FLOW; `permits` counts messages and must be positive, as the broker closes the connection on 0."""
     if permits <= 0:
         raise ValueError("FLOW needs at least one permit")
-    return encode_command(
-        pb.BaseCommand(type=_FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
-    )
+    return _two_numbers(_FLOW, consumer_id, permits)
 
 
 AckItem = tuple[int, int, Sequence[int] | None]
@@ -429,32 +465,9 @@ def close_topic_list_watch(request_id: int, watcher_id: int) -> bytes:
     return encode_command(pb.BaseCommand(type=Kind.WATCH_TOPIC_LIST_CLOSE, watchTopicListClose=command))
 
 
-def _head_of(kind: int, field: str) -> bytes:
-    """Return what a command begins with: its type, and the tag of the field it is in."""
-    number = pb.BaseCommand.DESCRIPTOR.fields_by_name[field].number
-    return b"\x08" + varint(kind) + varint(number << 3 | 2)
-
-
-_CLOSE_PRODUCER = _head_of(Kind.CLOSE_PRODUCER, "close_producer")
-_CLOSE_CONSUMER = _head_of(Kind.CLOSE_CONSUMER, "close_consumer")
-_SUCCESS = _head_of(Kind.SUCCESS, "success")
-
-
-def _two_numbers(head: bytes, first: int, second: int) -> bytes:
-    """Return the frame of a command that has only the fields 1 and 2, both numbers.
-
-    Written by hand, as a close otherwise spends several microseconds on it before anything is sent.
-    """
-    fields = b"\x08" + varint(first) + b"\x10" + varint(second)
-    body = head + varint(len(fields)) + fields
-    return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
-
-
-def success(request_id: int) -> bytes:
-    """Return SUCCESS as the broker sends it, to be compared with what arrived instead of parsing that."""
-    fields = b"\x08" + varint(request_id)
-    body = _SUCCESS + varint(len(fields)) + fields
-    return (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+def success(request_id: int) -> tuple[bytes, pb.CommandSuccess]:
+    """Return SUCCESS as the broker sends it, to be compared with what arrived instead of parsing that, and parsed."""
+    return _framed(_SUCCESS, b"\x08" + varint(request_id)), pb.CommandSuccess(request_id=request_id)
 
 
 def unsubscribe(consumer_id: int, request_id: int, *, force: bool) -> bytes:

@@ -16,6 +16,7 @@ from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import Transport, _after, _resolve, dial
 from pulsar_native.exceptions import ConnectError
 from pulsar_native.service_url import Address
+from pulsar_native.wire.commands import Kind
 from support.fake_broker import HOST, FakeBroker
 from support.until import until
 
@@ -339,13 +340,13 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     await begin_inline(pair)
     assert not pair.transport.begin_inline_read(), "one at a time"
     pair.there.send(b"mine")
-    assert pair.transport.peek(10, is_response=True) == b"mine"
+    assert pair.transport.peek(10, Kind.PRODUCER) == b"mine"
     for _ in range(20):
         await asyncio.sleep(0)
     assert not pair.received
     pair.transport.discard(4)
     pair.there.send(b"yours")
-    assert pair.transport.peek(10, is_response=True) == b"yours"
+    assert pair.transport.peek(10, Kind.PRODUCER) == b"yours"
     pair.transport.end_inline_read()
     await until(lambda: pair.received == b"yours")
     pair.there.send(b" too")
@@ -355,7 +356,7 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     while not pair.transport.begin_inline_read():
         tries += 1
     assert tries > 50
-    assert pair.transport.peek(0.001, is_response=True) == b""
+    assert pair.transport.peek(0.001, Kind.PRODUCER) == b""
     pair.transport.end_inline_read()
     pair.close()
 
@@ -365,14 +366,14 @@ async def test_inline_read_connection_may_end(ends: Callable[[], Ends]) -> None:
     pair = ends()
     await begin_inline(pair)
     pair.there.close()
-    assert pair.transport.peek(10, is_response=True) == b""
+    assert pair.transport.peek(10, Kind.PRODUCER) == b""
     pair.transport.end_inline_read()
     await until(lambda: pair.reasons)
     assert not pair.transport.begin_inline_read()
     pair = ends()
     await begin_inline(pair)
     pair.transport.close()
-    assert pair.transport.peek(10, is_response=True) == b""
+    assert pair.transport.peek(10, Kind.PRODUCER) == b""
     pair.transport.discard(1)
     pair.transport.end_inline_read()
     assert not pair.transport.begin_inline_read()
@@ -397,8 +398,7 @@ class Readiness:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("is_response", [True, False])
-async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends], is_response: bool) -> None:
+async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends]) -> None:
     pair = ends()
     await begin_inline(pair)
     late, soon = Readiness(ready=False), Readiness(ready=True)
@@ -408,7 +408,7 @@ async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends], is_response
         """Return for each of many reads whether it slept at once."""
         found = []
         for _ in range(count):
-            assert pair.transport.peek(0.02, is_response=is_response) == b""
+            assert pair.transport.peek(0.02, Kind.SUBSCRIBE) == b""
             found.append(late.slept_at_once())
         return found
 
@@ -417,11 +417,11 @@ async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends], is_response
     assert 2 <= vain <= 20, "some may be late by chance"
     again = first.index(False, vain)
     assert again - vain >= 50, "one that polls in vain costs as much as the rest of the read"
-    assert pair.transport.peek(0.02, is_response=not is_response) == b"" and not late.slept_at_once(), "counted apart"
+    assert pair.transport.peek(0.02, Kind.LOOKUP) == b"" and not late.slept_at_once(), "counted apart"
     # One that comes at once, after the pause, makes the count of vain ones begin again.
     pair.transport._readiness = soon
     for _ in range(300):
-        pair.transport.peek(0.02, is_response=is_response)
+        pair.transport.peek(0.02, Kind.SUBSCRIBE)
     assert soon.waits[-1] == 0
     pair.transport._readiness = late
     assert not any(sleeps(vain))

@@ -111,17 +111,17 @@ def test_first_answer_takes_only_wanted_responses() -> None:
     for request_id in (1, 2, 3):
         assert connection.register(request_id, f"sink {request_id}", 0.0, 5.0) == 5.0
     both = success(1) + success(2)
-    assert connection.first_answer(both, [2], success(2)) is None, "another request's response comes first"
-    taken = connection.first_answer(both, [1, 2], success(2))
+    assert connection.first_answer(both, [2], commands.success(2)) is None, "another request's response comes first"
+    taken = connection.first_answer(both, [1, 2], commands.success(2))
     assert taken is not None
     answered, size = taken
     assert answered.sink == "sink 1" and answered.error is None and size == len(success(1))
-    assert connection.first_answer(both, [1, 2], success(2)) is None, "it is no longer waited for"
-    assert connection.first_answer(success(3)[:-1], [3], success(3)) is None, "it is not whole"
-    assert connection.first_answer(success(7), [7], success(7)) is None, "nobody asked"
+    assert connection.first_answer(both, [1, 2], commands.success(2)) is None, "it is no longer waited for"
+    assert connection.first_answer(success(3)[:-1], [3], commands.success(3)) is None, "it is not whole"
+    assert connection.first_answer(success(7), [7], commands.success(7)) is None, "nobody asked"
     # The loop gets the bytes that were not taken, and errors.
     refused = frame(Kind.ERROR, error=pb.CommandError(request_id=3, error=pb.MetadataError, message="no"))
-    assert connection.first_answer(refused, [3], success(3)) is None
+    assert connection.first_answer(refused, [3], commands.success(3)) is None
     events = connection.receive(success(2) + refused)
     assert [event.sink for event in events if isinstance(event, Answered)] == ["sink 2", "sink 3"]
     assert not connection.has_requests and connection.expire(10.0) == []
@@ -132,7 +132,7 @@ def test_first_answer_success_needs_no_parsing(request_id: int, monkeypatch: pyt
     connection = core()
     connection.register(request_id, "sink", 0.0, 5.0)
     monkeypatch.setattr(FrameDecoder, "first_command", None)
-    taken = connection.first_answer(success(request_id) + b"more", [request_id], success(request_id))
+    taken = connection.first_answer(success(request_id) + b"more", [request_id], commands.success(request_id))
     assert taken == (Answered("sink", pb.CommandSuccess(request_id=request_id), None), len(success(request_id)))
 
 
@@ -140,14 +140,14 @@ def test_first_answer_inside_a_frame_takes_nothing() -> None:
     connection = core()
     connection.register(1, "sink", 0.0, 5.0)
     connection.receive(success(2)[:-1])
-    assert connection.first_answer(success(1), [1], success(1)) is None
+    assert connection.first_answer(success(1), [1], commands.success(1)) is None
 
 
 def test_first_answer_after_close_takes_nothing() -> None:
     connection = core()
     connection.register(1, "sink", 0.0)
     assert [event.sink for event in connection.close()] == ["sink"]
-    assert connection.first_answer(success(1), [1], success(1)) is None and connection.close() == []
+    assert connection.first_answer(success(1), [1], commands.success(1)) is None and connection.close() == []
 
 
 @pytest.mark.proves("C24")

@@ -407,6 +407,11 @@ def test_answer_of_other_commands_is_none(kind: Any) -> None:
     assert commands.answer_of(pb.BaseCommand(type=kind)) is None
 
 
+def test_kind_of_first_command() -> None:
+    assert commands.kind_of(commands.close_consumer(1, 2) + commands.PING) == Kind.CLOSE_CONSUMER
+    assert max(Kind.values()) < 128, "a type takes one byte"
+
+
 @pytest.mark.parametrize("numbers", [(0, 0), (1, 2), (127, 128), (300, 70_000), ((1 << 40) + 3, (1 << 64) - 1)])
 def test_close_frames_are_the_protocol_s(numbers: tuple[int, int]) -> None:
     one, two = numbers
