@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pulsar_native.exceptions import InvalidUrl
 
@@ -19,8 +20,7 @@ _FORM = (
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d+))?")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
+class Address(NamedTuple):
     """Host and port of a broker; immutable and hashable."""
 
     host: str

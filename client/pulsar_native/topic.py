@@ -8,8 +8,8 @@ clusters is refused.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import quote
 
 from pulsar_native.exceptions import InvalidTopicName
@@ -24,8 +24,7 @@ _LARGEST_PARTITION = (1 << 31) - 1
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicName:
+class TopicName(NamedTuple):
     """A checked topic name; immutable, hashable, printed in its full form."""
 
     domain: str
