@@ -68,6 +68,13 @@ class Config:
             if value is not (usual := defaults[name]) and (type(value) is not type(usual) or value != usual)
         ]
 
+    def _has_defaults_but(self, **others: Any) -> bool:
+        """Return True if the options have these values, and the ones not named here their defaults."""
+        kind: Any = type(self)
+        mine, usual = vars(self), {**_defaults(kind), **others}
+        # 1 equals True, and 10.0 equals 10: neither is the default of the other's type.
+        return list(map(type, mine.values())) == list(map(type, usual.values())) and mine == usual
+
     @classmethod
     def _of_valid(cls, **options: Any) -> Self:
         """Return the configuration of these options, which are known to be valid, with the defaults of the others."""

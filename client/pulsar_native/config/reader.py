@@ -80,11 +80,13 @@ class ReaderConfig(Config):
     key_hash_range: Sequence[Range] | None = None
 
     def __post_init__(self) -> None:
-        changed = self._check_options(_CHECKS)
         topics = self.topics
         require(bool(topics), _NO_TOPIC)
         for name in topics:
             check_topic(name, _NO_TOPIC)
+        if self._has_defaults_but(topic=self.topic, start_message_id=self.start_message_id):
+            return
+        changed = self._check_options(_CHECKS)
         check_texts(self, *_TEXTS.intersection(changed))
         if self.key_hash_range is not None:
             object.__setattr__(self, "key_hash_range", checked_ranges("key_hash_range", self.key_hash_range))
@@ -108,7 +110,7 @@ class ReaderConfig(Config):
                 "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one "
                 "of them; move each with seek(function) then"
             )
-        if len(self._changed_options()) == len(_REQUIRED):
+        if self._has_defaults_but(topic=self.topic, start_message_id=self.start_message_id):
             # The usual reader: to check its consumer's options took a quarter of the time until its first request.
             return ConsumerConfig._of_valid(
                 subscription_name=self._generated_name(),
