@@ -205,7 +205,9 @@ class PartitionConsumer(Handler):
                 # They are redelivered, or go to another consumer. A reader continues behind its last message: its
                 # chunks may be before that.
                 self.chunks.drop_incomplete()
-        connection.add_consumer(self.consumer_id, self)
+        if self._first is None or self._first.connection is not connection:
+            # Otherwise added before; the broker may have closed it again, which the check below is to find.
+            connection.add_consumer(self.consumer_id, self)
         try:
             await self._subscribe(start, connection)
             if start == MessageId.latest:
@@ -222,6 +224,24 @@ class PartitionConsumer(Handler):
             connection.remove_consumer(self.consumer_id)
             connection.write([commands.close_consumer(self.consumer_id, self.client.next_request_id())])
             raise NotConnected("The consumer was closed, or the connection lost, meanwhile", topic=self.topic.full)
+        self._use_attachment(connection)
+
+    def attach_at_once(self) -> Connection | None:
+        """Use the subscription that the calling thread has made, if the broker has confirmed it."""
+        connection = None if self._first is None else self._first.confirmed()
+        # The broker's next frame may have closed the consumer again.
+        if connection is None or not self.is_registered(connection) or self.state is not State.CONNECTING:
+            return None
+        if self.position.starts_at_latest:
+            # It is pinned by the id of the last message, which is still to be asked for.
+            return None
+        self._first = None
+        self.core.begin_attachment()
+        self._use_attachment(connection)
+        return connection
+
+    def _use_attachment(self, connection: Connection) -> None:
+        """Send pending acknowledgements, and grant the first permits."""
         with self.lock:
             self.connection = connection
             self.acks.reattached()

@@ -72,3 +72,10 @@ class FirstSubscribe:
             raise
         if begun is not None:
             self.connection, (self.answer,) = connection, begun
+
+    def confirmed(self) -> Connection | None:
+        """Return the connection it was sent on, if the broker has confirmed it."""
+        answer = self.answer
+        if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
+            return None
+        return self.connection if isinstance(answer.result(), pb.CommandSuccess) else None

@@ -10,6 +10,7 @@ import pytest
 from pulsar_native import AuthorizationError, Client, ConsumerType, MessageId
 from pulsar_native.engine import connection as connections
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.first_subscribe import FirstSubscribe
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -91,6 +92,47 @@ def test_frames_before_the_response_reach_the_consumer(client: Client, fake: Fak
     consumer = MAKE["consumer"](client)
     (child,) = consumer._inner.children
     wait_until(lambda: child.is_active)
+
+
+@KINDS
+def test_confirmed_subscribe_attaches_at_once(
+    kind: str, client: Client, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartitionConsumer, "attach", None)
+    part = MAKE[kind](client)
+    assert part.is_connected()
+    wait_until(lambda: len(fake.seen(Kind.FLOW)) == 1)
+    (granted,) = (seen.command.flow for seen in fake.seen(Kind.FLOW))
+    assert granted.messagePermits == 1000
+
+
+@pytest.mark.parametrize("kind", [*MAKE, "latest"])
+def test_consumer_closed_after_its_response_subscribes_again(
+    kind: str, client: Client, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop may read the close before the calling thread has gone on."""
+    closed: list[int] = []
+
+    def subscribe(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        request = command.subscribe
+        yield success(request.request_id)
+        if not closed:
+            closed.append(request.consumer_id)
+            close = pb.CommandCloseConsumer(consumer_id=request.consumer_id, request_id=0)
+            yield frame(Kind.CLOSE_CONSUMER, close_consumer=close)
+
+    fake.answers[Kind.SUBSCRIBE] = subscribe
+    send = FirstSubscribe.send
+
+    def send_and_wait(self: FirstSubscribe, connection: connections.Connection, meanwhile: Callable[[], None]) -> None:
+        send(self, connection, meanwhile)
+        wait_until(lambda: not connection.has_consumer(self.consumer_id))
+
+    monkeypatch.setattr(FirstSubscribe, "send", send_and_wait)
+    part = client.create_reader("t", MessageId.latest) if kind == "latest" else MAKE[kind](client)
+    assert len(fake.seen(Kind.SUBSCRIBE)) == 2 and part.is_connected()
+    (connection,) = core_of(client).pool.connections()
+    assert connection.has_consumer(closed[0])
 
 
 @KINDS
