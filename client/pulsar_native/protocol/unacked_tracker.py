@@ -1,14 +1,13 @@
 """Unacked message tracker: entries not acknowledged within the ack time-out are redelivered.
 
-Rules: the unit is the entry, as the broker redelivers whole entries. The tracker is a ring of slices of one tick: an
-entry comes due between the time-out and one tick later. With a redelivery back-off the delay depends on the entry's
+Rules: the unit is the entry, as the broker redelivers whole entries. The tracker has slices of one tick: an entry
+comes due between the time-out and one tick later. With a redelivery back-off the delay depends on the entry's
 redelivery count, which only the broker keeps, and only on Shared and Key_Shared.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 
 from pulsar_native.config import RedeliveryBackoff
@@ -18,14 +17,16 @@ from pulsar_native.wire.entry import EntryKey
 class UnackedMessageTracker:
     """Delivered, unacknowledged entries in slices of one tick. Not thread-safe; times in seconds."""
 
-    __slots__ = ("_slice_of", "_slices", "tick")
+    __slots__ = ("_now", "_slice_of", "_slices", "_ticks", "tick")
 
     def __init__(self, timeout: float, tick: float) -> None:
         self.tick = tick
         # Rounded first: 10.849 s are 19 ticks of 0.571 s, but floating point yields slightly more.
-        count = math.ceil(round(timeout / tick, 6)) + 1
-        self._slices: deque[set[EntryKey]] = deque(set() for _ in range(count))
-        self._slice_of: dict[EntryKey, set[EntryKey]] = {}
+        self._ticks = math.ceil(round(timeout / tick, 6)) + 1
+        self._now = 0
+        # By the tick at which they were added, without empty ones: a time-out of days has as many as hold entries.
+        self._slices: dict[int, set[EntryKey]] = {}
+        self._slice_of: dict[EntryKey, int] = {}
 
     def __len__(self) -> int:
         return len(self._slice_of)
@@ -33,15 +34,22 @@ class UnackedMessageTracker:
     def add(self, entry: EntryKey) -> None:
         """Start the time-out of an entry, unless it is running."""
         if entry not in self._slice_of:
-            newest = self._slices[-1]
+            now = self._now
+            newest = self._slices.get(now)
+            if newest is None:
+                newest = self._slices[now] = set()
             newest.add(entry)
-            self._slice_of[entry] = newest
+            self._slice_of[entry] = now
 
     def remove(self, entry: EntryKey) -> None:
         """Stop the time-out of an acknowledged entry."""
-        home = self._slice_of.pop(entry, None)
-        if home is not None:
+        added = self._slice_of.pop(entry, None)
+        if added is not None:
+            home = self._slices[added]
             home.discard(entry)
+            # The newest slice is used again.
+            if not home and added != self._now:
+                del self._slices[added]
 
     def remove_up_to(self, entry: EntryKey) -> int:
         """Stop the time-out of every entry up to and including this one; return their number."""
@@ -52,8 +60,10 @@ class UnackedMessageTracker:
 
     def advance(self) -> list[EntryKey]:
         """Advance by one tick and return the timed-out entries, in order of position."""
-        expired = self._slices.popleft()
-        self._slices.append(set())
+        if not self._slices.get(self._now, True):
+            del self._slices[self._now]
+        self._now += 1
+        expired = self._slices.pop(self._now - self._ticks, ())
         for key in expired:
             del self._slice_of[key]
         return sorted(expired)
@@ -61,8 +71,7 @@ class UnackedMessageTracker:
     def clear(self) -> None:
         """Remove all entries."""
         self._slice_of.clear()
-        for part in self._slices:
-            part.clear()
+        self._slices.clear()
 
 
 class UnackedMessageRedeliveryTracker:

@@ -48,6 +48,17 @@ def test_unacked_ring_size(timeout: float, tick: float, advances: int) -> None:
     assert tracker.advance() == [(1, 1)]
 
 
+def test_unacked_time_out_of_any_length_takes_no_memory() -> None:
+    tracker = UnackedMessageTracker(2**64 / 1000, 0.1)
+    for number in range(1000):
+        tracker.add((1, number))
+        if number % 2:
+            tracker.remove((1, number - 1))
+            tracker.remove((1, number))
+        assert tracker.advance() == []
+    assert len(tracker) == 0 and not tracker._slices
+
+
 class TrackerModel(RuleBasedStateMachine):
     """The tracker against a dictionary of the tick at which each entry comes due."""
 
