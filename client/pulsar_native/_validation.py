@@ -9,6 +9,7 @@ from typing import Any
 
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.config import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
+from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_integer
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
@@ -26,8 +27,6 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema
 
-MAX_U64 = (1 << 64) - 1
-MAX_I64 = (1 << 63) - 1
 _TEXT = frozenset({str})
 _BYTES = BytesSchema()
 
@@ -181,6 +180,8 @@ def deadline(timeout_millis: int | None, now: float) -> float | None:
     # The exact type first: this runs for each received message.
     if type(timeout_millis) is not int and (isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int)):
         raise InvalidConfiguration(f"timeout_millis must be an int of milliseconds or None, not {timeout_millis!r}")
+    if not -MAX_I32 - 1 <= timeout_millis <= MAX_I32:
+        raise InvalidConfiguration(f"timeout_millis must be at most {MAX_I32}, or None; not {timeout_millis}")
     return now + timeout_millis / 1000
 
 
@@ -198,10 +199,7 @@ def checked_schema(schema: object) -> Schema[Any]:
 
 def check_stats_cache_time(milliseconds: object) -> None:
     """Raise `InvalidConfiguration` unless an argument that has no effect has the right type all the same."""
-    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int):
-        raise InvalidConfiguration(
-            f"broker_consumer_stats_cache_time_ms must be an int, not {type(milliseconds).__name__}"
-        )
+    check_integer("broker_consumer_stats_cache_time_ms", milliseconds, float("-inf"), MAX_I64)
 
 
 def checked_topics(

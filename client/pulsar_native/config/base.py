@@ -15,6 +15,12 @@ from typing import Any, Self
 from pulsar_native.crypto import KeyReader
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 
+# Largest values of the C types that the official client has its options in: more is refused there, and by the protocol.
+MAX_I32 = 2**31 - 1
+MAX_U32 = 2**32 - 1
+MAX_I64 = 2**63 - 1
+MAX_U64 = 2**64 - 1
+
 
 class Config:
     """Common behaviour of the frozen configurations: strict construction from a mapping, and changed copies."""

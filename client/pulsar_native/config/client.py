@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.config.base import Config, check_integer, check_number, check_texts, require
+from pulsar_native.config.base import (
+    MAX_I32,
+    MAX_U32,
+    Config,
+    check_integer,
+    check_number,
+    check_texts,
+    require,
+)
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_info import AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
@@ -117,7 +125,7 @@ class ClientConfig(Config):
             provider is None or provider is True or callable(getattr(provider, "get_meter", None)),
             f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {type(provider).__name__}",
         )
-        check_number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
+        check_number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001, MAX_I32)
         check_texts(
             self,
             "tls_trust_certs_file_path",
@@ -125,11 +133,11 @@ class ClientConfig(Config):
             "tls_certificate_file_path",
             "listener_name",
         )
-        check_integer("stats_interval_in_seconds", self.stats_interval_in_seconds, float("-inf"))
-        check_integer("connection_timeout_ms", self.connection_timeout_ms, 1)
+        check_integer("stats_interval_in_seconds", self.stats_interval_in_seconds, float("-inf"), MAX_U32)
+        check_integer("connection_timeout_ms", self.connection_timeout_ms, 1, MAX_I32)
         check_number("message_listener_threads", self.message_listener_threads, 1, 1000)
-        check_number("io_threads", self.io_threads, 1)
-        check_number("concurrent_lookup_requests", self.concurrent_lookup_requests, 1)
+        check_number("io_threads", self.io_threads, 1, MAX_I32)
+        check_number("concurrent_lookup_requests", self.concurrent_lookup_requests, 1, MAX_I32)
         check_number("connections_per_broker", self.connections_per_broker, 0)
         check_number("max_lookup_redirects", self.max_lookup_redirects, 0)
         check_number("max_lookup_requests", self.max_lookup_requests, 1)

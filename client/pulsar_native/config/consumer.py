@@ -8,6 +8,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from pulsar_native.config.base import (
+    MAX_I32,
+    MAX_I64,
+    MAX_U64,
     Config,
     check_integer,
     check_key_reader,
@@ -195,7 +198,7 @@ class ConsumerConfig(Config):
 
     def _check_redelivery(self) -> None:
         if self.unacked_messages_timeout_ms:
-            check_number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
+            check_number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000, MAX_U64)
             check_number(
                 "unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms
             )
@@ -236,9 +239,9 @@ def _check_dead_letter_policy(name: str, value: object) -> None:
 
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "subscription_name": _check_subscription_name,
-    "receiver_queue_size": partial(check_integer, minimum=0),
-    "max_total_receiver_queue_size_across_partitions": partial(check_number, minimum=1),
-    "negative_ack_redelivery_delay_ms": partial(check_integer, minimum=0),
+    "receiver_queue_size": partial(check_integer, minimum=0, maximum=MAX_I32),
+    "max_total_receiver_queue_size_across_partitions": partial(check_number, minimum=1, maximum=MAX_I32),
+    "negative_ack_redelivery_delay_ms": partial(check_integer, minimum=0, maximum=MAX_I64),
     "negative_ack_redelivery_delay_precision": _check_precision,
     "negative_ack_redelivery_backoff": _check_backoff,
     "ack_timeout_redelivery_backoff": _check_backoff,
@@ -247,11 +250,11 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "dead_letter_policy": _check_dead_letter_policy,
     "properties": check_strings,
     "subscription_properties": check_strings,
-    "priority_level": partial(check_number, minimum=0),
+    "priority_level": partial(check_number, minimum=0, maximum=MAX_I32),
     "crypto_key_reader": check_key_reader,
     "batch_receive_policy": _check_batch_receive_policy,
     "pattern_auto_discovery_period": partial(check_number, minimum=0),
-    "max_pending_chunked_message": partial(check_number, minimum=0),
+    "max_pending_chunked_message": partial(check_number, minimum=0, maximum=MAX_U64),
     "expire_time_of_incomplete_chunked_message_ms": partial(check_number, minimum=0),
     "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol, Self
 
-from pulsar_native.config.base import Config, check_integer, check_number, require
+from pulsar_native.config.base import MAX_I32, MAX_I64, Config, check_integer, check_number, require
 from pulsar_native.config.producer import ProducerConfig
 from pulsar_native.enums import KeySharedMode
 from pulsar_native.exceptions import InvalidConfiguration
@@ -177,8 +177,8 @@ class BatchReceivePolicy(Config):
     timeout_ms: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("max_num_messages", "max_num_bytes", "timeout_ms"):
-            check_integer(name, getattr(self, name), float("-inf"))
+        for name, most in (("max_num_messages", MAX_I32), ("max_num_bytes", MAX_I32), ("timeout_ms", MAX_I64)):
+            check_integer(name, getattr(self, name), -most - 1, most)
         require(
             self.max_num_messages > 0 or self.max_num_bytes > 0 or self.timeout_ms > 0,
             "a batch receive policy needs at least one of max_num_messages, max_num_bytes and timeout_ms",
@@ -222,7 +222,7 @@ class DeadLetterPolicy(Config):
     retry_letter_producer_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_number("max_redeliver_count", self.max_redeliver_count, 1)
+        check_number("max_redeliver_count", self.max_redeliver_count, 1, MAX_I32)
         for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
             value = getattr(self, name)
             blank = value is not None and not (isinstance(value, str) and value.strip())

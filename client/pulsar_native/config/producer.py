@@ -8,6 +8,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from pulsar_native.config.base import (
+    MAX_I32,
+    MAX_I64,
+    MAX_U32,
+    MAX_U64,
     Config,
     check_integer,
     check_key_reader,
@@ -175,7 +179,7 @@ def _check_topic(_name: str, value: object) -> None:
 
 def _check_sequence_id(name: str, value: object) -> None:
     if value is not None:
-        check_integer(name, value, -1)
+        check_integer(name, value, -1, MAX_I64)
 
 
 def _check_router(name: str, value: object) -> None:
@@ -192,14 +196,14 @@ def _check_encryption_keys(name: str, value: object) -> None:
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "topic": _check_topic,
     "initial_sequence_id": _check_sequence_id,
-    "send_timeout_millis": partial(check_integer, minimum=0),
+    "send_timeout_millis": partial(check_integer, minimum=0, maximum=MAX_I32),
     "compression_min_msg_body_size": partial(check_number, minimum=0),
-    "max_pending_messages": partial(check_number, minimum=0),
-    "max_pending_messages_across_partitions": partial(check_number, minimum=0),
-    "batching_max_messages": partial(check_number, minimum=1),
+    "max_pending_messages": partial(check_number, minimum=0, maximum=MAX_I32),
+    "max_pending_messages_across_partitions": partial(check_number, minimum=0, maximum=MAX_I32),
+    "batching_max_messages": partial(check_number, minimum=1, maximum=MAX_U32),
     # With 0 bytes or milliseconds no message waits for another one.
-    "batching_max_allowed_size_in_bytes": partial(check_number, minimum=0),
-    "batching_max_publish_delay_ms": partial(check_number, minimum=0),
+    "batching_max_allowed_size_in_bytes": partial(check_number, minimum=0, maximum=MAX_U64),
+    "batching_max_publish_delay_ms": partial(check_number, minimum=0, maximum=MAX_U64),
     "chunk_max_message_size": partial(check_number, minimum=-1),
     "message_router": _check_router,
     "round_robin_partition_switch_frequency": partial(check_number, minimum=1),

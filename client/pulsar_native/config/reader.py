@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_native.config.base import (
+    MAX_I32,
     Config,
     check_integer,
     check_key_reader,
@@ -151,7 +152,7 @@ class ReaderConfig(Config):
 _REQUIRED = ("topic", "start_message_id")
 _NO_TOPIC = "a reader needs a topic, or a list of them"
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
-    "receiver_queue_size": partial(check_integer, minimum=0),
+    "receiver_queue_size": partial(check_integer, minimum=0, maximum=MAX_I32),
     "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
     "crypto_key_reader": check_key_reader,
 }

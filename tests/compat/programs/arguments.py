@@ -240,6 +240,55 @@ def time_outs(pulsar: ModuleType, env: Env, name: str, values: list[Any]) -> Obs
     }
 
 
+I32, U32, I64, U64 = 2**31, 2**32, 2**63, 2**64
+# Call -> the least number of each option that does not fit into the C type the official client has it in.
+TOO_LARGE: dict[str, dict[str, int]] = {
+    "client": {
+        "operation_timeout_seconds": I32, "io_threads": I32, "concurrent_lookup_requests": I32,
+        "stats_interval_in_seconds": U32, "connection_timeout_ms": I32,
+    },
+    "create_producer": {
+        "initial_sequence_id": I64, "send_timeout_millis": I32, "max_pending_messages": I32,
+        "max_pending_messages_across_partitions": I32, "batching_max_messages": U32,
+        "batching_max_allowed_size_in_bytes": U64, "batching_max_publish_delay_ms": U64,
+    },
+    "subscribe": {
+        "receiver_queue_size": I32, "max_total_receiver_queue_size_across_partitions": I32,
+        "unacked_messages_timeout_ms": U64, "broker_consumer_stats_cache_time_ms": I64,
+        "negative_ack_redelivery_delay_ms": I64, "max_pending_chunked_message": U64,
+    },
+    "create_reader": {"receiver_queue_size": I32},
+    "send": {"sequence_id": I64, "event_timestamp": U64},
+    "policies": {"max_num_message": I32, "max_num_bytes": I32, "timeout_ms": I64, "max_redeliver_count": I32},
+    "others": {"receive": I32, "read_next": I32, "seek": U64},
+}  # fmt: skip
+
+
+@program(cases={name: (name, sizes) for name, sizes in TOO_LARGE.items()})
+def too_large(pulsar: ModuleType, env: Env, call: str, sizes: dict[str, int]) -> Observed:
+    made, topic = env.client(), env.topic()
+    consumer, reader = made.subscribe(topic, "sub"), made.create_reader(topic, pulsar.MessageId.earliest)
+    producer = made.create_producer(topic)
+
+    def policy(name: str, size: int) -> object:
+        if name == "max_redeliver_count":
+            return pulsar.ConsumerDeadLetterPolicy(size)
+        return pulsar.ConsumerBatchReceivePolicy(
+            **{"max_num_message": 1, "max_num_bytes": 1, "timeout_ms": 1, name: size}
+        )
+
+    calls: dict[str, Callable[[str, int], object]] = {
+        "client": lambda name, size: pulsar.Client("pulsar://127.0.0.1:1", **{name: size}),
+        "create_producer": lambda name, size: made.create_producer(topic, **{name: size}),
+        "subscribe": lambda name, size: made.subscribe(topic, "other", **{name: size}),
+        "create_reader": lambda name, size: made.create_reader(topic, pulsar.MessageId.earliest, **{name: size}),
+        "send": lambda name, size: producer.send(b"x", **{name: size}),
+        "policies": policy,
+        "others": lambda name, size: getattr(reader if name == "read_next" else consumer, name)(size),
+    }
+    return {name: env.error(lambda: calls[call](name, size)) for name, size in sizes.items()}  # noqa: B023
+
+
 @program()
 def acknowledge(pulsar: ModuleType, env: Env) -> Observed:
     consumer = env.client().subscribe(env.topic(), "sub")

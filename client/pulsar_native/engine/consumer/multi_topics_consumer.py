@@ -21,6 +21,7 @@ from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import EntryRows
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.config.base import MAX_U64
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
 from pulsar_native.engine.consumer.close import close_inline
@@ -636,6 +637,6 @@ class MultiTopicsConsumer:
 def _checked(target: object) -> SeekTarget:
     if isinstance(target, MessageId):
         return target
-    if isinstance(target, bool) or not isinstance(target, int) or target < 0:
+    if isinstance(target, bool) or not isinstance(target, int) or not 0 <= target <= MAX_U64:
         raise InvalidConfiguration(f"Seek needs a MessageId or a publish time in ms since 1970, not {target!r}")
     return target
