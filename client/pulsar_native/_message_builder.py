@@ -10,9 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native._validation import check_parts, sending_work_of, whole_number
-from pulsar_native.config.base import MAX_I64
 from pulsar_native.arrow.encode import TableRows
 from pulsar_native.config import ProducerConfig
+from pulsar_native.config.base import MAX_I64
 from pulsar_native.engine.producer.bulk_send import Slice, slice_size
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation
