@@ -113,3 +113,4 @@ CONTROL = {
     "reader": ("reader: create", "reader: close"),
 }
 CONTROL_PAIRS = 300
+CONTROL_WARM_UP_PAIRS = 2_000

@@ -1,7 +1,9 @@
 """Control operations of both clients in turns, in one process: create, close, partitions of a topic.
 
-Usage: benchmarks/control.py [--count 300] [--case NAME …] [--url URL] [--json]; without a URL it starts a broker of its
-own. run.py measures its rows of these operations by this program, a process for each round and codec.
+Usage: benchmarks/control.py [--count 300] [--warm-up 2000] [--case NAME …] [--url URL] [--json]; without a URL it starts
+a broker of its own. run.py measures its rows of these operations by this program, a process for each round and codec.
+A broker that has just started is two to three times as slow, and what compiles its code keeps the cores busy, until it
+has served some thousands of these operations: pairs of all cases, before those that are measured, are for that.
 Every operation of one client is followed by the same of the other, and each pair begins with the other client than the
 one before; printed are the medians and the median of the pairs' ratios, official ÷ ours, above 1 is better than the
 official client. So what the machine does besides meets both clients alike, and rare long waits count as one pair only:
@@ -32,7 +34,8 @@ from cases import CONTROL  # noqa: E402 - beside this file
 
 import broker as brokers  # noqa: E402 - lives in dev/
 
-_WARM_UP = 20
+# Pairs on new topics that are not measured.
+_FIRST = 20
 Make = Callable[[Any, Any, str, int], Any]
 
 MAKE: dict[str, Make] = {
@@ -76,11 +79,11 @@ class Peer:
         return result
 
 
-def take_turns(case: str, peers: Sequence[Peer], count: int) -> dict[str, Figures]:
-    """Run one case, print its lines and return the figures of its operations."""
+def take_turns(case: str, peers: Sequence[Peer], count: int) -> None:
+    """Run this number of pairs of one case, on new topics."""
     for peer in peers:
         peer.start()
-    for number in range(count + _WARM_UP):
+    for number in range(count):
         order = peers if number % 2 else peers[::-1]
         if case == "partitions":
             for peer in order:
@@ -89,10 +92,15 @@ def take_turns(case: str, peers: Sequence[Peer], count: int) -> dict[str, Figure
         made = [(peer, peer.timed(f"{case}: create", partial(peer.make, case, number))) for peer in order]
         for peer, each in made:
             peer.timed(f"{case}: close", each.close)
+
+
+def measure(case: str, peers: Sequence[Peer], count: int) -> dict[str, Figures]:
+    """Run one case, print its lines and return the figures of its operations."""
+    take_turns(case, peers, count + _FIRST)
     official, ours = peers
     found = {}
     for what in official.seconds:
-        pairs = official.seconds[what][_WARM_UP:], ours.seconds[what][_WARM_UP:]
+        pairs = official.seconds[what][_FIRST:], ours.seconds[what][_FIRST:]
         print(line(what, *([wall for wall, _ in each] for each in pairs)), flush=True)
         found[what] = figures(*pairs)
     return found
@@ -143,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=300, help="pairs of each case (default 300)")
+    parser.add_argument("--warm-up", type=int, default=2000, help="pairs of each case before them (default 2000)")
     parser.add_argument("--case", action="append", choices=tuple(CONTROL), help="only these cases")
     parser.add_argument("--url", help="service URL of a running broker")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in the last line")
@@ -151,8 +160,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         peers = [Peer("pulsar", url), Peer("pulsar_native", url)]
         print(f"{'operation':<24}{'official':>13}{'ours':>13}{'x pairs':>9}{'x p25':>9}", flush=True)
         found: dict[str, Figures] = {}
-        for case in options.case or CONTROL:
-            found |= take_turns(case, peers, options.count)
+        cases = options.case or CONTROL
+        for case in cases:
+            take_turns(case, peers, options.warm_up)
+        for case in cases:
+            found |= measure(case, peers, options.count)
         for peer in peers:
             peer.client.close()
     if options.json:

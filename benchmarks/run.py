@@ -35,7 +35,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
 
-from cases import CASES, CONTROL, CONTROL_PAIRS, Case  # noqa: E402 - beside this file
+from cases import CASES, CONTROL, CONTROL_PAIRS, CONTROL_WARM_UP_PAIRS, Case  # noqa: E402 - beside this file
 
 import broker as brokers  # noqa: E402 - lives in dev/
 import java_classes  # noqa: E402
@@ -184,8 +184,14 @@ def measure_control(
     """Run kinds of control.py in each round, once for each codec of ours, and return the measurements by row."""
     ours = [side for side in sides if side.is_ours]
     found: dict[str, Runs] = {}
+    count = max(20, int(CONTROL_PAIRS * scale))
+    # The broker needs that once.
+    warm_up = int(CONTROL_WARM_UP_PAIRS * scale)
     for _ in range(rounds):
-        measured = {side: _run_control(side, kinds, broker, max(20, int(CONTROL_PAIRS * scale))) for side in ours}
+        measured = {}
+        for side in ours:
+            measured[side] = _run_control(side, kinds, broker, count, warm_up)
+            warm_up = 0
         for row in measured[ours[0]]:
             runs = found.setdefault(row, {side: {"wall": [], "cpu": []} for side in (OFFICIAL, *ours)})
             add_round(runs, {side: measured[side][row] for side in ours})
@@ -265,9 +271,10 @@ def _run(side: Side, action: str, case: Case, topic: str, broker: brokers.Standa
 
 
 def _run_control(
-    side: Side, kinds: Sequence[str], broker: brokers.Standalone, count: int
+    side: Side, kinds: Sequence[str], broker: brokers.Standalone, count: int, warm_up: int
 ) -> dict[str, dict[str, dict[str, float]]]:
-    command = [sys.executable, str(HERE / "control.py"), "--json", "--url", broker.service_url, "--count", str(count)]
+    command = [sys.executable, str(HERE / "control.py"), "--json", "--url", broker.service_url]
+    command += ["--count", str(count), "--warm-up", str(warm_up)]
     command += [each for kind in kinds for each in ("--case", kind)]
     result: dict[str, dict[str, dict[str, float]]] = _last_line("control.py", side, command)
     return result

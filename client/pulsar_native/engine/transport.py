@@ -37,10 +37,9 @@ _PEEK_BYTES = 512
 # Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
 # Longest time that an inline read polls before its thread sleeps. To be woken takes 30 us and more, as the processor
-# has gone to sleep meanwhile; a near broker answers most requests within 150 us, and on a busy machine within 300. On
-# two quiet cores all that waits so was faster with polls than without, also beside three busy processes all but
-# creating a consumer.
-_SPIN_SECONDS = 300e-6
+# has gone to sleep meanwhile; a near broker answers nine of ten requests within 60 us of polling. What takes longer may
+# wait for this processor: the system has placed a thread of the broker on it, which runs when this thread sleeps.
+_SPIN_SECONDS = 100e-6
 # Number of inline reads that polled in vain, one after the other, after which the next ones sleep at once.
 _MOST_VAIN_SPINS = 4
 _SPIN_PAUSE = 100
@@ -51,8 +50,7 @@ Buffer = bytes | memoryview
 class _Spin:
     """Polling of inline reads for one type of command, as long as it is worth it.
 
-    The receipt of a stored message takes milliseconds, and so may the response to a reader's SUBSCRIBE. Polls in vain
-    delay it besides: the broker's threads do without this processor meanwhile.
+    The receipt of a stored message takes milliseconds, and the response to a reader's SUBSCRIBE half of one.
     """
 
     __slots__ = ("_vain",)
