@@ -1,7 +1,8 @@
 """Control operations of both clients in turns, in one process: create, close, partitions of a topic.
 
-Usage: benchmarks/control.py [--count 300] [--warm-up 2000] [--case NAME …] [--url URL] [--json]; without a URL it starts
-a broker of its own. run.py measures its rows of these operations by this program, a process for each round and codec.
+Usage: benchmarks/control.py [--count 300] [--warm-up 2000] [--case NAME …] [--url URL] [--json]; without a URL it
+starts a broker of its own. run.py measures its rows of these operations by this program, a process for each round and
+codec.
 A broker that has just started is two to three times as slow, and what compiles its code keeps the cores busy, until it
 has served some thousands of these operations: pairs of all cases, before those that are measured, are for that.
 Every operation of one client is followed by the same of the other, and each pair begins with the other client than the
