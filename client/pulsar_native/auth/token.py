@@ -21,13 +21,14 @@ _ADVICE = "Use AuthenticationToken.from_reference('env:NAME') or ('file:///path'
 class AuthenticationToken(Authentication):
     """Authenticate with a JSON web token.
 
-    `token` is the text, or a callable without arguments that returns it: called at each connection and each challenge,
-    off the event loop, possibly from several threads, so it may block and refresh. Thread-safe when the callable is.
+    `token` is the text, or a callable without arguments that returns it, as str or bytes: called at each connection and
+    each challenge, off the event loop, possibly from several threads, so it may block and refresh. Thread-safe when the
+    callable is.
     """
 
     method_name = "token"
 
-    def __init__(self, token: str | Callable[[], str]) -> None:
+    def __init__(self, token: str | Callable[[], str | bytes]) -> None:
         if isinstance(token, str):
             if is_reference(token):
                 raise InvalidConfiguration("Pass a reference to AuthenticationToken.from_reference(...)")
@@ -35,7 +36,7 @@ class AuthenticationToken(Authentication):
                 raise InvalidConfiguration("The token is empty or has characters that no token has")
         elif not callable(token):
             raise InvalidConfiguration(f"The token must be a str or a callable, not {type(token).__name__}")
-        self._source: str | Callable[[], str] | SecretReference = token
+        self._source: str | Callable[[], str | bytes] | SecretReference = token
         self._last_supplied = ""
 
     @classmethod
@@ -70,20 +71,22 @@ class AuthenticationToken(Authentication):
             return self._source
         token = self._source.read() if isinstance(self._source, SecretReference) else self._supplied(self._source)
         if not _TOKEN.fullmatch(token):
-            raise ErrorGettingAuthenticationData(f"The token of {self!r} is empty or has characters that no token has")
+            text = f"The token of {self!r} is empty or has characters that no token has"
+            raise ErrorGettingAuthenticationData(text) if isinstance(self._source, SecretReference) else _failed(text)
         return token
 
-    def _supplied(self, supplier: Callable[[], str]) -> str:
+    def _supplied(self, supplier: Callable[[], str | bytes]) -> str:
         try:
             token = supplier()
         except Exception as error:
-            failure = ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})")
+            failure = _failed(f"The token supplier failed ({type(error).__name__})")
             failure.supplier_error = str(error)
-            # As the official client reports it.
-            failure.result = Result.AuthenticationError
             raise failure from error
+        if isinstance(token, bytes):
+            # Read from a file, for example; the characters of a token are checked after this.
+            token = token.decode("latin-1")
         if not isinstance(token, str):
-            raise ErrorGettingAuthenticationData(f"The token supplier returned {type(token).__name__}, not str")
+            raise _failed(f"The token supplier returned {type(token).__name__}, not str")
         self._last_supplied = token
         return token
 
@@ -102,3 +105,10 @@ class AuthenticationToken(Authentication):
         if isinstance(self._source, SecretReference):
             return f"AuthenticationToken.from_reference({str(self._source)!r})"
         return f"AuthenticationToken({getattr(self._source, '__qualname__', type(self._source).__name__)})"
+
+
+def _failed(text: str) -> ErrorGettingAuthenticationData:
+    """Return the error for a failed supplier, with the code the official client has for it."""
+    error = ErrorGettingAuthenticationData(text)
+    error.result = Result.AuthenticationError
+    return error

@@ -72,12 +72,18 @@ def test_token_reference_as_literal_hints_at_fix(text: str) -> None:
         AuthenticationToken(text)
 
 
-@pytest.mark.parametrize("supplied", ["", "top secret", b"topsecret", None])
+@pytest.mark.parametrize("supplied", ["", "top secret", b"top secret", b"\xff\xfe", None, 5])
 def test_token_supplier_result_checked_not_repeated(supplied: object) -> None:
     plugin = AuthenticationToken(lambda: supplied)  # type: ignore[arg-type, return-value]
     with pytest.raises(ErrorGettingAuthenticationData) as caught:
         plugin.auth_data()
+    assert caught.value.error() is Result.AuthenticationError
     assert "secret" not in str(caught.value)
+
+
+def test_token_supplier_may_return_bytes() -> None:
+    plugin = AuthenticationToken(lambda: b"topsecret")
+    assert (plugin.auth_data(), plugin.secrets()) == (b"topsecret", ["topsecret"])
 
 
 def test_token_supplier_exception_is_cause() -> None:

@@ -255,11 +255,12 @@ def errors(pulsar: ModuleType, env: Env) -> Observed:
     return _run(pulsar, env, main)
 
 
-@program()
-def token_supplier_raises(pulsar: ModuleType, env: Env) -> Observed:
-    def supply() -> str:
-        raise ValueError("no token today")
+def _no_token() -> str:
+    raise ValueError("no token today")
 
+
+@program(cases={"raises": (_no_token,), "number": (lambda: 5,), "none": (lambda: None,), "bytes": (lambda: b"x",)})
+def token_supplier_fails(pulsar: ModuleType, env: Env, supply: Callable[[], Any]) -> Observed:
     async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
         topic = env.topic()
         return {
