@@ -32,6 +32,8 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import _impl
 
 DEFAULT_TOPIC = "persistent://public/default/connection-test"
+# Limit for joining the engine's thread, which a name resolver that does not answer keeps.
+_JOIN_SECONDS = 1.0
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 
 
@@ -101,7 +103,7 @@ def diagnose(
     try:
         return engine.run(walk.walk(engine, admin))
     finally:
-        release_thread_engine(made_in)
+        release_thread_engine(made_in, _JOIN_SECONDS)
 
 
 def _admin(config: ClientConfig, admin_url: str, timeout_seconds: float) -> AdminClient:

@@ -305,21 +305,23 @@ def acquire_thread_engine() -> Engine:
         return process.engine
 
 
-def release_thread_engine(made_in: int) -> threading.Thread | None:
-    """Give the engine back; the last user ends its thread, which is returned. Thread-safe, nothing in a forked child.
+def release_thread_engine(made_in: int, seconds: float) -> None:
+    """Give the engine back; the last user ends its thread, and waits up to `seconds` for that unless it is that thread.
 
-    It may be called by the garbage collector, anywhere; so waiting for the thread's end is the caller's affair.
+    Thread-safe, nothing in a forked child. It may be called by the garbage collector, anywhere: briefly then.
     """
     process = _process
     if made_in != process.generation:
-        return None
+        return
     with process.lock:
         process.users -= 1
         if process.users > 0 or process.engine is None:
-            return None
+            return
         engine, process.engine = process.engine, None
     engine.end()
-    return engine.own_thread
+    thread = engine.own_thread
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(seconds)
 
 
 def _start_thread() -> Engine:

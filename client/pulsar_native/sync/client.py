@@ -75,8 +75,8 @@ from pulsar_native.topic import TopicName
 # Limit in seconds for joining the engine's thread: a name resolver that does not answer can delay its end.
 _JOIN_SECONDS = 5.0
 # The same for a client that is only dropped, perhaps by the garbage collector in a thread that holds a lock which the
-# engine's thread needs for its end, such as that of a log.
-_DROP_JOIN_SECONDS = 1.0
+# engine's or a listener's thread needs for its end, such as that of a log; and for the listeners after `shutdown`.
+_BRIEF_JOIN_SECONDS = 1.0
 
 
 @option_docs(ClientConfig, options=ClientOptions)
@@ -555,6 +555,7 @@ class Client(NotPicklable):
             if self._core is not None:
                 self._listeners.stop()
                 self._core.engine.run(_shutdown(self._core))
+                self._listeners.join(_BRIEF_JOIN_SECONDS)
         finally:
             self._release()
 
@@ -575,7 +576,7 @@ class Client(NotPicklable):
         self._listeners.stop()
         self._kept.clear()
         if self._finalizer is not None and self._finalizer.detach() is not None:
-            _give_back_engine(self._generation, _JOIN_SECONDS)
+            release_thread_engine(self._generation, _JOIN_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -596,11 +597,5 @@ def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
     listeners.stop()
     if core.engine.generation == generation():
         core.engine.call_soon(core.shutdown)
-        _give_back_engine(core.engine.generation, _DROP_JOIN_SECONDS)
-
-
-def _give_back_engine(made_in: int, seconds: float) -> None:
-    """Give the engine back; the last client waits up to `seconds` for the end of its thread."""
-    thread = release_thread_engine(made_in)
-    if thread is not None and thread is not threading.current_thread():
-        thread.join(seconds)
+        release_thread_engine(core.engine.generation, _BRIEF_JOIN_SECONDS)
+        listeners.join(_BRIEF_JOIN_SECONDS)

@@ -18,9 +18,7 @@ from pulsar_native.exceptions import AlreadyClosed, Interrupted, OperationNotSup
 def engine() -> Iterator[Engine]:
     """Give an engine with a thread of its own."""
     yield acquire_thread_engine()
-    thread = release_thread_engine(generation())
-    if thread is not None:
-        thread.join(10)
+    release_thread_engine(generation(), 10)
 
 
 def test_eager_without_wait_stays_in_thread(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,7 @@ from pulsar_native.engine.loop import Engine, acquire_thread_engine, generation,
 def engine() -> Iterator[Engine]:
     """Give an engine with a thread of its own."""
     yield acquire_thread_engine()
-    thread = release_thread_engine(generation())
-    if thread is not None:
-        thread.join(10)
+    release_thread_engine(generation(), 10)
 
 
 async def test_limit_waiters_are_served_in_order() -> None:

@@ -39,13 +39,13 @@ def test_engine_one_thread_until_last_client() -> None:
     second = acquire_thread_engine()
     threads = engine_threads()
     assert first is second and len(threads) == 1
-    release_thread_engine(first.generation)
+    release_thread_engine(first.generation, 10)
     assert first.run(asyncio.sleep(0, "still here")) == "still here"
-    release_thread_engine(first.generation)
+    release_thread_engine(first.generation, 10)
     wait_until_gone(threads)
     again = acquire_thread_engine()
     assert again is not first
-    release_thread_engine(again.generation)
+    release_thread_engine(again.generation, 10)
     wait_until_gone(engine_threads())
 
 
@@ -83,7 +83,7 @@ def test_engine_blocking_call_on_loop_raises() -> None:
             engine.run(asyncio.sleep(0))
 
     engine.run(inside())
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 10)
     wait_until_gone(engine_threads())
 
 
@@ -97,7 +97,7 @@ def test_engine_run_errors_and_timeouts() -> None:
         engine.run(fails())
     with pytest.raises(TimeoutError):
         engine.run(asyncio.Event().wait(), timeout=0.05)
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 10)
     wait_until_gone(engine_threads())
     with pytest.raises(AlreadyClosed):
         engine.run(asyncio.sleep(0))
@@ -123,7 +123,7 @@ def test_engine_end_fails_waiting_call() -> None:
     caller = threading.Thread(target=call)
     caller.start()
     assert waits.wait(10)
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 10)
     caller.join(10)
     assert not caller.is_alive()
     assert isinstance(told[0], AlreadyClosed)
@@ -151,7 +151,7 @@ def test_engine_end_fails_call_before_its_first_step() -> None:
     caller.start()
     # The call is queued behind what blocks the loop, and the end behind the call: its task is made in the last round.
     wait_until(lambda: engine.loop._ready)  # type: ignore[attr-defined]
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 0)
     go_on.set()
     caller.join(10)
     assert not caller.is_alive()
@@ -165,7 +165,7 @@ def test_engine_run_after_end_raises() -> None:
     def rounds() -> None:
         for _ in range(40):
             engine = acquire_thread_engine()
-            release_thread_engine(engine.generation)
+            release_thread_engine(engine.generation, 10)
             try:
                 outcomes.append(engine.run(asyncio.sleep(0)))
             except AlreadyClosed as error:
@@ -184,9 +184,9 @@ def test_engine_acquire_during_client_collection() -> None:
     dropped = acquire_thread_engine()
     with loop_module._process.lock:
         engine = acquire_thread_engine()
-        release_thread_engine(dropped.generation)
+        release_thread_engine(dropped.generation, 10)
     assert engine.run(asyncio.sleep(0, "alive")) == "alive"
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 10)
     wait_until_gone(engine_threads())
 
 
@@ -204,7 +204,7 @@ def test_engine_call_immediate_on_loop() -> None:
     assert happened.wait(10)
     assert seen == [("inside", True), ("outside", True)]
     assert not engine.on_loop()
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 10)
     wait_until_gone(engine_threads())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -120,6 +121,21 @@ def test_client_collected_ends_its_engine(fake: FakeBroker) -> None:
     client.get_topic_partitions("t")
     del client
     assert not engine_threads() and fake.peers[0].gone.wait(10)
+
+
+@pytest.mark.parametrize("end", ["collected", "shutdown", "close"])
+def test_client_end_leaves_no_listener_thread(fake: FakeBroker, end: str) -> None:
+    client = Client(fake.url)
+    client.subscribe("t", "sub", message_listener=lambda _consumer, _message: None)
+    (thread,) = (each for each in threading.enumerate() if each.name.startswith("pulsar-native-listener"))
+    # It is busy for a moment when it is told to end.
+    client._listeners.assign()(lambda: time.sleep(0.2))
+    if end == "collected":
+        del client
+        gc.collect()
+    else:
+        getattr(client, end)()
+    assert not thread.is_alive()
 
 
 def test_client_dropped_beside_a_busy_engine_returns(fake: FakeBroker) -> None:
