@@ -260,6 +260,7 @@ TOO_LARGE: dict[str, dict[str, int]] = {
     "create_reader": {"receiver_queue_size": I32},
     "send": {"sequence_id": I64, "event_timestamp": U64},
     "policies": {"max_num_message": I32, "max_num_bytes": I32, "timeout_ms": I64, "max_redeliver_count": I32},
+    "ids": {"partition": I32, "ledger_id": I64, "entry_id": I64, "batch_index": I32},
     "others": {"receive": I32, "read_next": I32, "seek": U64},
 }  # fmt: skip
 
@@ -284,6 +285,7 @@ def too_large(pulsar: ModuleType, env: Env, call: str, sizes: dict[str, int]) ->
         "create_reader": lambda name, size: made.create_reader(topic, pulsar.MessageId.earliest, **{name: size}),
         "send": lambda name, size: producer.send(b"x", **{name: size}),
         "policies": policy,
+        "ids": lambda name, size: pulsar.MessageId(**{name: size}),
         "others": lambda name, size: getattr(reader if name == "read_next" else consumer, name)(size),
     }
     return {name: env.error(lambda: calls[call](name, size)) for name, size in sizes.items()}  # noqa: B023
