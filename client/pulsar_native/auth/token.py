@@ -69,10 +69,13 @@ class AuthenticationToken(Authentication):
     def _token(self) -> str:
         if isinstance(self._source, str):
             return self._source
-        token = self._source.read() if isinstance(self._source, SecretReference) else self._supplied(self._source)
+        error: Callable[[str], PulsarException]
+        if isinstance(self._source, SecretReference):
+            token, error = self._source.read(), ErrorGettingAuthenticationData
+        else:
+            token, error = self._supplied(self._source), _failed
         if not _TOKEN.fullmatch(token):
-            text = f"The token of {self!r} is empty or has characters that no token has"
-            raise ErrorGettingAuthenticationData(text) if isinstance(self._source, SecretReference) else _failed(text)
+            raise error(f"The token of {self!r} is empty or has characters that no token has")
         return token
 
     def _supplied(self, supplier: Callable[[], str | bytes]) -> str:

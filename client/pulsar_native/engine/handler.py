@@ -116,8 +116,13 @@ class Handler(ABC):
         if deadline is None:
             deadline = self.client.deadline()
         try:
-            if not self._attach_at_once():
+            confirmed = self.attach_at_once()
+            if confirmed is None:
                 await self.client.lookup.retry(self._attach_once, self.topic, deadline, patient=self.waits_for_its_turn)
+            else:
+                if self._found is not None:
+                    self._use(self._found)
+                self._note_attached(confirmed)
         except BaseException as error:
             self.state = State.FAILED
             self.failure = error if isinstance(error, PulsarException) else None
@@ -127,15 +132,6 @@ class Handler(ABC):
         connection = self.connection
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s is connected to %s", self.describe(), connection.broker if connection else "no broker")
-
-    def _attach_at_once(self) -> bool:
-        connection = self.attach_at_once()
-        if connection is None:
-            return False
-        if self._found is not None:
-            self._use(self._found)
-        self._note_attached(connection)
-        return True
 
     async def _attach_once(self) -> None:
         self._check_alive()

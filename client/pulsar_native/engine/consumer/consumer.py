@@ -236,7 +236,8 @@ class PartitionConsumer(Handler):
             # It is pinned by the id of the last message, which is still to be asked for.
             return None
         self._first = None
-        self.core.begin_attachment()
+        with self.lock:
+            self.core.begin_attachment()
         self._use_attachment(connection)
         return connection
 
