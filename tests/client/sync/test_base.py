@@ -31,7 +31,7 @@ class Part(Closeable):
 def part() -> Part:
     """Give a part of a client that is a string."""
     engine = acquire_thread_engine()
-    release_thread_engine(engine.generation)
+    release_thread_engine(engine.generation, 10)
     return Part("the client", engine)
 
 
