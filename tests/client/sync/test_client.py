@@ -127,7 +127,7 @@ def test_client_collected_ends_its_engine(fake: FakeBroker) -> None:
 def test_client_end_leaves_no_listener_thread(fake: FakeBroker, end: str) -> None:
     client = Client(fake.url)
     client.subscribe("t", "sub", message_listener=lambda _consumer, _message: None)
-    (thread,) = (each for each in threading.enumerate() if each.name.startswith("pulsar-native-listener"))
+    (thread,) = client._listeners._threads
     # It is busy for a moment when it is told to end.
     client._listeners.assign()(lambda: time.sleep(0.2))
     if end == "collected":
