@@ -31,7 +31,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "dev"))
 
-from cases import CONTROL  # noqa: E402 - beside this file
+from cases import CONTROL, CONTROL_PAIRS, CONTROL_WARM_UP_PAIRS  # noqa: E402 - beside this file
 
 import broker as brokers  # noqa: E402 - lives in dev/
 
@@ -151,8 +151,10 @@ def served(url: str | None) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=300, help="pairs of each case (default 300)")
-    parser.add_argument("--warm-up", type=int, default=2000, help="pairs of each case before them (default 2000)")
+    parser.add_argument("--count", type=int, default=CONTROL_PAIRS, help="pairs of each case (default %(default)s)")
+    parser.add_argument(
+        "--warm-up", type=int, default=CONTROL_WARM_UP_PAIRS, help="pairs before them (default %(default)s)"
+    )
     parser.add_argument("--case", action="append", choices=tuple(CONTROL), help="only these cases")
     parser.add_argument("--url", help="service URL of a running broker")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in the last line")

@@ -85,7 +85,7 @@ class ReaderConfig(Config):
         require(bool(topics), _NO_TOPIC)
         for name in topics:
             check_topic(name, _NO_TOPIC)
-        if self._has_defaults_but(topic=self.topic, start_message_id=self.start_message_id):
+        if self._is_usual:
             return
         changed = self._check_options(_CHECKS)
         check_texts(self, *_TEXTS.intersection(changed))
@@ -99,6 +99,11 @@ class ReaderConfig(Config):
             return [self.topic]
         return list(self.topic) if isinstance(self.topic, list | tuple) else []
 
+    @property
+    def _is_usual(self) -> bool:
+        """True if nothing but the required options differs from the defaults."""
+        return self._has_defaults_but(topic=self.topic, start_message_id=self.start_message_id)
+
     def consumer_config(self) -> ConsumerConfig:
         """Return the configuration of the reader's consumer: non-durable, exclusive, with a unique subscription name.
 
@@ -111,7 +116,7 @@ class ReaderConfig(Config):
                 "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one "
                 "of them; move each with seek(function) then"
             )
-        if self._has_defaults_but(topic=self.topic, start_message_id=self.start_message_id):
+        if self._is_usual:
             # The usual reader: to check its consumer's options took a quarter of the time until its first request.
             return ConsumerConfig._of_valid(
                 subscription_name=self._generated_name(),
@@ -149,7 +154,6 @@ class ReaderConfig(Config):
         return f"{self.subscription_role_prefix}-{name}" if self.subscription_role_prefix else name
 
 
-_REQUIRED = ("topic", "start_message_id")
 _NO_TOPIC = "a reader needs a topic, or a list of them"
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "receiver_queue_size": partial(check_integer, minimum=0, maximum=MAX_I32),
