@@ -179,18 +179,11 @@ def close_inline(
     if not waiting:
         release()
         return reports[0]
-    if len(waiting) == 1 and _is_confirmed(waiting[0]):
-        # Without the broker's counts.
-        return reports[0]
-    if all(map(_is_confirmed, waiting)):
+    if all(future.done() and future.exception() is None for future in waiting):
         counts = _counts(waiting[0])
     else:
         counts = consumer.engine.run(_answered_on_loop(connection, ids, waiting))
     return _with_counts(reports[0], counts)
-
-
-def _is_confirmed(future: asyncio.Future[Any]) -> bool:
-    return future.done() and future.exception() is None
 
 
 async def _answered_on_loop(
