@@ -29,7 +29,7 @@ def test_unacked_due_within_one_tick(tick_ms: int, data: st.DataObject) -> None:
         now_ms += tick_ms
         if tracker.advance():
             break
-    # The ring holds whole ticks: a time-out that is not a multiple of the tick is rounded up to one.
+    # Whole ticks are counted: a time-out that is not a multiple of the tick is rounded up to one.
     rounded = math.ceil(timeout_ms / tick_ms) * tick_ms
     assert timeout_ms <= rounded <= now_ms - added_ms <= rounded + tick_ms
     assert len(tracker) == 0
@@ -40,7 +40,7 @@ def test_unacked_due_within_one_tick(tick_ms: int, data: st.DataObject) -> None:
     ("timeout", "tick", "advances"),
     [(11.0, 2.0, 7), (10.0, 1.0, 11), (1.0, 1.0, 2), (1.0, 0.1, 11), (1.2, 0.1, 13), (2.4, 0.8, 4)],
 )
-def test_unacked_ring_size(timeout: float, tick: float, advances: int) -> None:
+def test_unacked_due_after_number_of_ticks(timeout: float, tick: float, advances: int) -> None:
     tracker = UnackedMessageTracker(timeout, tick)
     tracker.add((1, 1))
     for _ in range(advances - 1):

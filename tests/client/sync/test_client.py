@@ -128,7 +128,7 @@ def test_client_end_leaves_no_listener_thread(fake: FakeBroker, end: str) -> Non
     client = Client(fake.url)
     client.subscribe("t", "sub", message_listener=lambda _consumer, _message: None)
     (thread,) = client._listeners._threads
-    # It is busy for a moment when it is told to end.
+    # The thread is still running a task when the client ends.
     client._listeners.assign()(lambda: time.sleep(0.2))
     if end == "collected":
         del client
