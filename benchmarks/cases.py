@@ -111,6 +111,7 @@ CONTROL = {
     "producer": ("producer: create", "producer: close"),
     "consumer": ("consumer: create", "consumer: close"),
     "reader": ("reader: create", "reader: close"),
+    "last message": ("last message id", "has message, at the end"),
 }
 CONTROL_PAIRS = 300
 CONTROL_WARM_UP_PAIRS = 2_000

@@ -1,4 +1,4 @@
-"""Control operations of both clients in turns, in one process: create, close, partitions of a topic.
+"""Control operations of both clients in turns, in one process: create, close, partitions and last message of a topic.
 
 Usage: benchmarks/control.py [--count 300] [--warm-up 2000] [--case NAME …] [--url URL] [--json]; without a URL it
 starts a broker of its own. run.py measures its rows of these operations by this program, a process for each round and
@@ -44,7 +44,6 @@ MAKE: dict[str, Make] = {
     "consumer": lambda _pulsar, client, topic, number: client.subscribe(topic, f"sub-{number % 7}"),
     "reader": lambda pulsar, client, topic, _number: client.create_reader(topic, pulsar.MessageId.earliest),
 }
-LOOKUP = "partitions of a topic"
 # Wall and CPU seconds of each operation, by the operation's name.
 Seconds = dict[str, list[tuple[float, float]]]
 Figures = dict[str, dict[str, float]]
@@ -71,6 +70,24 @@ class Peer:
         """Create a producer, a consumer or a reader."""
         return MAKE[kind](self.pulsar, self.client, self.topic, number)
 
+    def questions(self, case: str) -> dict[str, Callable[[], Any]]:
+        """Return the operations of a case that only asks the broker, by their names; none for the other cases."""
+        if case == "partitions":
+            return {"partitions of a topic": partial(self.client.get_topic_partitions, self.topic)}
+        if case == "last message":
+            reader = self.client.create_reader(self.topic, self.pulsar.MessageId.earliest)
+            consumer = self.client.subscribe(self.topic, "sub")
+            producer = self.client.create_producer(self.topic)
+            producer.send(b"the last one")
+            producer.close()
+            consumer.receive()
+            reader.read_next()
+            return {
+                "last message id": consumer.get_last_message_id,
+                "has message, at the end": reader.has_message_available,
+            }
+        return {}
+
     def timed(self, what: str, action: Callable[[], Any]) -> Any:
         """Do it and note its time: wall, and CPU of the whole process, threads of the client included."""
         cpu, wall = time.process_time(), time.perf_counter()
@@ -84,11 +101,13 @@ def take_turns(case: str, peers: Sequence[Peer], count: int) -> None:
     """Run this number of pairs of one case, on new topics."""
     for peer in peers:
         peer.start()
+    questions = {peer: peer.questions(case) for peer in peers}
     for number in range(count):
         order = peers if number % 2 else peers[::-1]
-        if case == "partitions":
-            for peer in order:
-                peer.timed(LOOKUP, partial(peer.client.get_topic_partitions, peer.topic))
+        if questions[order[0]]:
+            for what in questions[order[0]]:
+                for peer in order:
+                    peer.timed(what, questions[peer][what])
             continue
         made = [(peer, peer.timed(f"{case}: create", partial(peer.make, case, number))) for peer in order]
         for peer, each in made:

@@ -3,15 +3,15 @@
 Usage: make bench, or benchmarks/run.py [--rounds 3] [--scale 1] [--case NAME …] [--impl both] [--peer java]
 [--peer drain] [--json FILE].
 Every measurement is a process of its own (worker.py); the clients take turns, A B A B, so that a change of the
-machine's speed meets both; control operations (create, close, partitions of a topic) are measured by control.py, where
-both clients take turns in one process, operation by operation. The ratio is official ÷ ours of the medians, above 1 is
-better than the official client. CPU is user + system of the client's process, the steadier figure, because the broker
-shares the machine. Absolute figures are those of the machine that ran. With --impl both, our client runs twice, with
-its codec in plain Python and compiled (A B C A B C), and the last two figures are plain Python ÷ compiled. With --peer,
-others take turns too where they can run the case, on a line below, their ratio being theirs ÷ ours: "java" is the Java
-client (java/Worker.java, its hot paths compiled by unmeasured runs of the same work first), "drain" reads the socket
-and throws everything away (drain.py), the limit for receiving. With --json all measurements are kept, for compare.py
-and goals.py. All cases with all sides take about 20 minutes on two cores.
+machine's speed meets both; control operations (create, close, partitions and last message of a topic) are measured by
+control.py, where both clients take turns in one process, operation by operation. The ratio is official ÷ ours of the
+medians, above 1 is better than the official client. CPU is user + system of the client's process, the steadier figure,
+because the broker shares the machine. Absolute figures are those of the machine that ran. With --impl both, our client
+runs twice, with its codec in plain Python and compiled (A B C A B C), and the last two figures are plain Python ÷
+compiled. With --peer, others take turns too where they can run the case, on a line below, their ratio being theirs ÷
+ours: "java" is the Java client (java/Worker.java, its hot paths compiled by unmeasured runs of the same work first),
+"drain" reads the socket and throws everything away (drain.py), the limit for receiving. With --json all measurements
+are kept, for compare.py and goals.py. All cases with all sides take about 20 minutes on two cores.
 """
 
 from __future__ import annotations

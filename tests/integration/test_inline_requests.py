@@ -1,4 +1,6 @@
-"""Close in the calling thread: without the loop where nothing needs it, and with it where something does."""
+"""Close, and questions about the last message, in the calling thread: without the loop where nothing needs it, and with
+it where something does.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import AlreadyClosed, Client, ConsumerType, Interrupted, MessageId
+from pulsar_native import AlreadyClosed, Client, ConnectError, ConsumerType, Interrupted, MessageId
 from pulsar_native.engine import connection as connections
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import Transport
@@ -189,4 +191,70 @@ def test_close_sends_acknowledgements_first(ready: Any, topic: NewTopic, stats: 
     (report,) = consumer.close(20).consumers
     assert (report.acks_sent, report.acks_left, report.backlog) == (2, 0, 1)
     assert stats(name)["subscriptions"]["acks"]["msgBacklog"] == 1
+    client.close()
+
+
+def test_last_message_id_needs_no_loop(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, name, reader = ready("reader")
+    consumer = client.subscribe(name, "sub")
+    with client.create_producer(name) as producer:
+        sent = [producer.send(content) for content in (b"1", b"2")]
+    assert [reader.read_next(10_000).message_id() for _ in sent] == sent
+    assert [consumer.receive(10_000).message_id() for _ in sent] == sent
+    inner(reader).children[0].connection._transport._pause = 0
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "_INLINE_READ_SECONDS", 20.0)
+        patched.setattr(Engine, "run", no_loop)
+        patched.setattr(Engine, "call_soon", no_loop)
+        assert not reader.has_message_available()
+        assert reader.get_last_message_id() == sent[-1]
+        assert consumer.get_last_message_ids() == sent[-1:]
+        assert [last for last, _ in consumer.get_positions()] == sent[-1:]
+    client.close()
+
+
+def test_last_message_id_late_answer_is_awaited(ready: Any, through: Relay, eventually: Eventually) -> None:
+    client, name, reader = ready("reader")
+    with client.create_producer(name) as producer:
+        sent = producer.send(b"1")
+    reader.read_next(10_000)
+    through.hold(Command.GET_LAST_MESSAGE_ID_RESPONSE, TO_CLIENT)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(reader.get_last_message_id)
+        eventually(lambda: through.held == 1)
+        # Longer than a caller reads for itself.
+        with pytest.raises(TimeoutError):
+            asked.result(0.2)
+        through.release()
+        assert asked.result(10) == sent
+        through.hold(Command.GET_LAST_MESSAGE_ID_RESPONSE, TO_CLIENT)
+        asked = pool.submit(reader.has_message_available)
+        eventually(lambda: through.held == 1)
+        through.cut()
+        with pytest.raises(ConnectError):
+            asked.result(10)
+    through.release()
+    assert not reader.has_message_available()
+    client.close()
+
+
+def test_first_question_is_read_by_the_loop(
+    ready: Any, through: Relay, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, name, _ = ready("producer")
+    monkeypatch.setattr(connections, "_INLINE_READ_SECONDS", 20.0)
+    with client.create_producer(name) as producer:
+        producer.send(b"1")
+    through.hold(Command.MESSAGE, TO_CLIENT)
+    reader = client.create_reader(name, MessageId.earliest)
+    transport = inner(reader).children[0].connection._transport
+    through.hold(Command.GET_LAST_MESSAGE_ID_RESPONSE, TO_CLIENT)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(reader.has_message_available)
+        eventually(lambda: through.held == 2)
+        # The message first: a caller that reads for itself would be refused to, for the next hundred requests.
+        through.release()
+        assert asked.result(10)
+    assert not transport._pause
+    assert reader.read_next(10_000).data() == b"1"
     client.close()

@@ -253,9 +253,14 @@ class Handler(ABC):
         return False
 
     async def ready(self, timeout: float) -> Connection:
-        """Return the connection, waiting up to `timeout` seconds for a reconnect in progress."""
-        if self.connection is not None and self.state is State.READY:
-            return self.connection
+        """Return the connection, waiting up to `timeout` seconds for a reconnect in progress.
+
+        By the calling thread (`Engine.run_eager`) if there is one.
+        """
+        connection = self.connection
+        if connection is not None and self.state is State.READY:
+            return connection
+        await self.engine.enter_loop()
         try:
             async with asyncio.timeout(timeout):
                 while True:

@@ -253,11 +253,11 @@ class Receiving(Closeable, Generic[T_co]):
 
         Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID.)
         """
-        return self._engine.run(self._inner.last_message_id())
+        return self._engine.run_eager(self._inner.last_message_id())
 
     def get_last_message_ids(self) -> list[MessageId]:
         """Return the id of the last message of every partition. Blocks; thread-safe; raises as the method for one."""
-        return self._engine.run(self._inner.last_message_ids())
+        return self._engine.run_eager(self._inner.last_message_ids())
 
     def has_reached_end_of_topic(self) -> bool:
         """Return whether the topic is terminated and all of its messages are acknowledged. Does not block."""
@@ -546,7 +546,7 @@ class Consumer(Receiving[T_co]):
         All messages up to the mark-delete position are acknowledged; if it is not below the last id, none is left to
         receive. Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID, consumer_mark_delete_position.)
         """
-        return self._engine.run(self._inner.positions())
+        return self._engine.run_eager(self._inner.positions())
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all unacknowledged messages redelivered now. Does not block; thread-safe; no effect if closed."""
@@ -653,7 +653,7 @@ class Reader(Receiving[T_co]):
             return True
         # The queue of a forked child is a copy of its parent's.
         check_generation(self._generation)
-        return self._inner.has_queued() or self._engine.run(self._inner.has_message_available())
+        return self._inner.has_queued() or self._engine.run_eager(self._inner.has_message_available())
 
     def arrow_batches(
         self,
@@ -688,7 +688,7 @@ class Reader(Receiving[T_co]):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        self._engine.run(work.refresh_ends())
+        self._engine.run_eager(work.refresh_ends())
         stalled_at = time.monotonic() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
@@ -704,5 +704,5 @@ class Reader(Receiving[T_co]):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                self._engine.run(work.refresh_ends())
+                self._engine.run_eager(work.refresh_ends())
         yield from work.rest()

@@ -58,12 +58,12 @@ class TableView(Closeable, TableMapping[T_co]):
         return all(topic.is_persistent for topic in self._inner.topics)
 
     def _fill(self) -> None:
-        ends = self._engine.run(self._inner.last_message_ids())
+        ends = self._engine.run_eager(self._inner.last_message_ids())
         while self._table.is_behind(ends):
             message = self._receiving._take(time.monotonic() + _SETTLE_SECONDS)
             if message is not None:
                 self._table.apply(message)
-            elif not self._engine.run(self._inner.has_entry_available()):
+            elif not self._engine.run_eager(self._inner.has_entry_available()):
                 # The last messages were compacted away.
                 return
 
@@ -76,7 +76,7 @@ class TableView(Closeable, TableMapping[T_co]):
         check_generation(self._generation)
         if not self._has_history:
             return
-        ends = self._engine.run(self._inner.last_message_ids())
+        ends = self._engine.run_eager(self._inner.last_message_ids())
         while True:
             wait = Wait()
             self._table.waiters.append(wait.wake)
@@ -88,7 +88,7 @@ class TableView(Closeable, TableMapping[T_co]):
                 applied = wait.wait(_SETTLE_SECONDS)
             finally:
                 self._table.waiters.remove(wait.wake)
-            if not applied and not self._engine.run(self._inner.has_entry_available()):
+            if not applied and not self._engine.run_eager(self._inner.has_entry_available()):
                 # The remaining messages are those the listener thread has dequeued.
                 ends = self._inner.dequeued_ids()
 

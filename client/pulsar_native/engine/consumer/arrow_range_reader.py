@@ -101,7 +101,9 @@ class ArrowRangeReader:
         return bool(self._going_back)
 
     async def go_back(self) -> None:
-        """Begin a further pass over partitions that need one. On the loop."""
+        """Begin a further pass over partitions that need one. On the loop, or begun by the thread that reads."""
+        if self._going_back:
+            await self.consumer.client.engine.enter_loop()
         while self._going_back:
             child, position = self._going_back[-1]
             await seek(child, position)
@@ -125,7 +127,7 @@ class ArrowRangeReader:
     async def refresh_ends(self) -> None:
         """Query the last ids: set the ends not given, and close partitions that have nothing more.
 
-        Called once before reading, and again whenever nothing arrives. On the loop.
+        Called once before reading, and again whenever nothing arrives. On the loop, or begun by the thread that reads.
         """
         await self.go_back()
         for child in self.open_children():

@@ -13,8 +13,8 @@ import contextlib
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from pulsar_native._message_fields import MessageQueue
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
@@ -489,7 +489,16 @@ class MultiTopicsConsumer:
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last message id of every partition."""
-        return await gather(seek.last_message_id(child) for child in self.children)
+        return await self._of_each(seek.last_message_id, self.children)
+
+    async def _of_each(
+        self, ask: Callable[[PartitionConsumer], Coroutine[Any, Any, T]], children: Sequence[PartitionConsumer]
+    ) -> list[T]:
+        """Return what the broker answers for each of the partitions; by the calling thread, if it is only one."""
+        if len(children) == 1:
+            return [await ask(children[0])]
+        await self.client.engine.enter_loop()
+        return await gather(ask(child) for child in children)
 
     def dequeued_ids(self) -> list[MessageId]:
         """Return the id of the last dequeued message of every partition that has one. Thread-safe."""
@@ -500,7 +509,7 @@ class MultiTopicsConsumer:
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""
-        return await gather(seek.last_and_mark(child) for child in self.children)
+        return await self._of_each(seek.last_and_mark, self.children)
 
     async def last_message_id(self) -> MessageId:
         """Return the last message id of an unpartitioned topic."""
@@ -515,7 +524,7 @@ class MultiTopicsConsumer:
     async def _ends_ahead(self) -> list[tuple[PartitionConsumer, MessageId]]:
         """Return the partitions with entries that are still to be dequeued, and their last message ids."""
         children = self.children
-        ends = await gather(seek.end_ahead(child) for child in children)
+        ends = await self._of_each(seek.end_ahead, children)
         return [(child, end) for child, end in zip(children, ends, strict=True) if end is not None]
 
     async def has_entry_available(self) -> bool:
@@ -526,14 +535,16 @@ class MultiTopicsConsumer:
         """Return True if any partition has a message to read.
 
         Waits for the next entry where the broker has one: it may be a chunk of a message that no producer completed,
-        and an application that then reads would wait without end.
+        and an application that then reads would wait without end. By the calling thread (`Engine.run_eager`) as long as
+        it need not wait.
         """
         if self.has_queued():
             return True
         ahead = await self._ends_ahead()
-        if self.config.receiver_queue_size == 0:
-            # Nothing arrives unless a receiver waits.
+        if not ahead or self.config.receiver_queue_size == 0:
+            # With a queue of 0 nothing arrives unless a receiver waits.
             return bool(ahead)
+        await self.client.engine.enter_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ENTRY_SECONDS):
                 while not self.has_queued():

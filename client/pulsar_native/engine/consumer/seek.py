@@ -1,4 +1,6 @@
-"""Seek of a partition's consumer, and questions about its position that the broker answers. On the loop."""
+"""Seek of a partition's consumer, on the loop, and questions about its position that the broker answers, which the
+calling thread may begin (`Engine.run_eager`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ async def open_at_start(consumer: PartitionConsumer, deadline: float | None = No
 
 async def last_message_id(consumer: PartitionConsumer) -> MessageId:
     """Return the id of the topic's last deliverable message; entry -1 for an empty topic."""
-    return await consumer.ask_last(await _ready(consumer))
+    connection = await _ready(consumer)
+    if consumer.core.newest is None and consumer.position.mark_delete is None:
+        # Not asked before, and nothing has arrived yet: the first entries are likely to arrive before the answer.
+        await consumer.engine.enter_loop()
+    return await consumer.ask_last(connection)
 
 
 async def last_and_mark(consumer: PartitionConsumer) -> tuple[MessageId, MessageId]:
