@@ -32,6 +32,7 @@ def _built(folder: Path, extensions: list[Any]) -> list[Path]:
     command: Any = Distribution({"name": "speedups", "ext_modules": extensions}).get_command_obj("build_ext")
     command.build_lib = str(folder / "lib")
     command.build_temp = str(folder / "temp")
+    command.parallel = len(extensions)
     command.ensure_finalized()
     command.run()
     return [Path(command.get_ext_fullpath(extension.name)) for extension in extensions]

@@ -119,11 +119,19 @@ def say(text: str) -> None:
     print(f"test: {text}\n", end="", flush=True)
 
 
-def _use_broker_archive() -> None:
-    """Have all brokers of the tests, also those of other processes, start with the options that suit them."""
-    if "PULSAR_EXTRA_OPTS" not in os.environ:
-        environments.make("broker")
-        os.environ["PULSAR_EXTRA_OPTS"] = class_archive.broker_options()
+def _make_environments(suites: Sequence[Suite]) -> None:
+    """Make the environments of the suites, and meanwhile what all brokers of the tests start with, in other processes
+    too.
+    """
+    needs = dict.fromkeys(need for suite in suites for need in suite.needs)
+    environments.make("broker")
+    if not suites or "PULSAR_EXTRA_OPTS" in os.environ:
+        environments.make(*needs)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        options = pool.submit(class_archive.broker_options)
+        environments.make(*needs)
+        os.environ["PULSAR_EXTRA_OPTS"] = options.result()
 
 
 def run_suite(
@@ -340,8 +348,7 @@ def run(
     measured: Collection[str] = (),
     jobs: int = 1,
 ) -> Count:
-    """Set up, check, run the suites, `jobs` at a time and those named with coverage, and return the sum."""
-    environments.make("broker", *dict.fromkeys(need for suite in suites for need in suite.needs))
+    """Check, run the suites, `jobs` at a time and those named with coverage, and return the sum."""
     total = Count()
     RESULTS.mkdir(exist_ok=True)
     jobs = min(jobs, len(suites))
@@ -451,8 +458,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = {suite.name for suite in suites} & covered.SUITES
         if measured:
             covered.begin()
-        if suites:
-            _use_broker_archive()
+        _make_environments(suites)
         # Parts of suites share one file of results.
         jobs = 1 if more else options.jobs
         total = run(suites, more, with_checks=with_checks, slow=options.long, measured=measured, jobs=jobs)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import covered
-import environments
 import test as runner
 from environments import ROOT
 from support.until import wait_until
@@ -143,7 +142,6 @@ def test_suites_run_beside_each_other(
         (folder / "conftest.py").write_text(_CONFTEST)
         (folder / f"test_{name}.py").write_text(_MEETING.format(name=name, other=other, place=project))
     monkeypatch.setattr(runner, "SUITES", (Suite("one", ("dev",)), Suite("two", ("dev",))))
-    monkeypatch.setattr(environments, "make", lambda *names: None)
     monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
     monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:1")
     # As checks that fail do.
@@ -196,7 +194,6 @@ def test_suite_without_output_is_ended(
     monkeypatch.setattr(runner, "_PROGRESS_SECONDS", 0.2)
     monkeypatch.setattr(runner, "_IDLE_SECONDS", 25)
     monkeypatch.setattr(runner, "_failures", [])
-    monkeypatch.setattr(environments, "make", lambda *names: None)
     monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
     monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:1")
     total = runner.run(runner.SUITES, [], with_checks=False, slow=False, jobs=2)
