@@ -84,7 +84,8 @@ async def test_coordinator_failed_connect_retried(fake: FakeBroker, cores: Cores
 @pytest.mark.asyncio
 async def test_coordinator_at_most_1000_requests(fake: FakeBroker, cores: Cores) -> None:
     own = Coordinators(fake)
-    core = cores(fake.url)
+    # 1,200 requests and their answers: more than 5 s on a busy machine.
+    core = cores(fake.url, operation_timeout_seconds=30)
     await begin(core)
     held: list[tuple[Peer, pb.BaseCommand]] = []
     fake.answers[Kind.NEW_TXN] = lambda peer, command: held.append((peer, command)) or ()
@@ -97,7 +98,7 @@ async def test_coordinator_at_most_1000_requests(fake: FakeBroker, cores: Cores)
     fake.answers[Kind.NEW_TXN] = own._answer
     for peer, command in held:
         peer.send(*own._answer(peer, command))
-    works = await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    works = await asyncio.wait_for(asyncio.gather(*tasks), 30)
     assert len({work.core.txn_id for work in works}) == 1_200
 
 
