@@ -60,8 +60,10 @@ def test_case_of_python_clients_runs_by_both(run: ModuleType, broker: Broker, ac
 
 def test_control_operations_run_by_both_codecs_in_turns(run: ModuleType, broker: Broker) -> None:
     ours = [run.Side("pulsar_native", codec) for codec in ("python", "compiled")]
-    found = run.measure_control(["partitions", "reader"], broker, 2, 0.05, [run.OFFICIAL, *ours, run.Side("java")])
-    assert list(found) == ["partitions of a topic", "reader: create", "reader: close"]
+    cases = ["partitions", "reader", "last message"]
+    found = run.measure_control(cases, broker, 2, 0.05, [run.OFFICIAL, *ours, run.Side("java")])
+    rows = ["partitions of a topic", "reader: create", "reader: close", "last message id", "has message, at the end"]
+    assert list(found) == rows
     for runs in found.values():
         assert runs.keys() == {run.OFFICIAL, *ours}
         assert all(len(each) == 2 and min(each) > 0 for side in runs.values() for each in side.values())
