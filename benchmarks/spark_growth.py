@@ -49,7 +49,7 @@ SERIES = (
     Series(
         "equal partitions",
         "partitions",
-        {each: Content(100_000 * each, 100, each, entry_rows=1000) for each in _PARTITIONS},
+        {each: Content(100_000 * each, 100, each, one_by_one=True) for each in _PARTITIONS},
     ),
     Series("bytes", "bytes of a message", {size: Content((512 << 20) // size, size, 1) for size in _SIZES}),
 )

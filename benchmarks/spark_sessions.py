@@ -65,15 +65,16 @@ SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD, FLOOR)
 class Content:
     """Content of a topic: messages of random bytes with an event time, and with a key and two properties if described.
 
-    `partitions` 0 is a topic without partitions. `entry_rows` is how many rows an entry has at least, however many
-    partitions there are, 0 for what results: 20,000 rows, dealt out over the partitions at a time.
+    `partitions` 0 is a topic without partitions. With `one_by_one` the partitions are published to one after the other,
+    so that their entries are as large as those of a topic without partitions; else rows are dealt out over them, and
+    the producer's limit of pending messages over all partitions makes entries of less than 200 rows for 256 of them.
     """
 
     rows: int
     size: int
     partitions: int = 0
     described: bool = False
-    entry_rows: int = 0
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,16 @@ def fill(broker: Broker, content: Content) -> str:
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex}"
     if content.partitions:
         create_partitions(broker.admin_url, topic, content.partitions)
-    # Each table is dealt out over the partitions: as many rows as `entry_rows` asks for in each, 32 MB at the most.
-    step = max(1, min(max(_ROWS, content.partitions * content.entry_rows), (32 << 20) // content.size))
-    with (
-        pulsar.Client(broker.url) as client,
-        client.create_producer(topic, batching_enabled=True, block_if_queue_full=True) as producer,
-    ):
-        described: dict[str, Any] = {"key": "key", "properties": ["source", "trace"]} if content.described else {}
-        for first in range(0, content.rows, step):
-            table = messages(content, first, min(step, content.rows - first))
-            producer.send_table(table, event_time="event_time", **described)
+    step = max(1, min(_ROWS, (32 << 20) // content.size))
+    targets = [f"{topic}-partition-{number}" for number in range(content.partitions)] if content.one_by_one else [topic]
+    described: dict[str, Any] = {"key": "key", "properties": ["source", "trace"]} if content.described else {}
+    with pulsar.Client(broker.url) as client:
+        for number, target in enumerate(targets):
+            begin, end = (content.rows * each // len(targets) for each in (number, number + 1))
+            with client.create_producer(target, batching_enabled=True, block_if_queue_full=True) as producer:
+                for first in range(begin, end, step):
+                    table = messages(content, first, min(step, end - first))
+                    producer.send_table(table, event_time="event_time", **described)
     return topic
 
 

@@ -26,7 +26,7 @@ def test_session_reads_topics_in_turn(
     sessions: Any, broker: Broker, tmp_path: Path, peer: str, splits: int | None
 ) -> None:
     urls = sessions.Broker(broker.service_url, broker.admin_url)
-    contents = [sessions.Content(2_000, 100, 2, described=True), sessions.Content(20, 200_000)]
+    contents = [sessions.Content(2_000, 100, 2, described=True, one_by_one=True), sessions.Content(20, 200_000)]
     topics = [sessions.fill(urls, content) for content in contents]
     side = sessions.Side("ours", peer, "spark", codec(), splits)
     found = sessions.run(side, urls, topics, contents, tmp_path)
