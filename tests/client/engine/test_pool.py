@@ -99,7 +99,7 @@ async def test_pool_failed_attempt_removed(fake: FakeBroker, cores: Cores) -> No
 
 @pytest.mark.asyncio
 async def test_pool_shared_attempt_separate_errors(cores: Cores) -> None:
-    core = cores(f"pulsar://{closed_broker()}", operation_timeout_seconds=0.15)
+    core = cores(f"pulsar://{closed_broker()}", operation_timeout_seconds=1.0)
     topics = [f"persistent://public/default/t{number}" for number in range(4)]
     asked = (core.topic_partition_count(topic, auto_create=True) for topic in topics)
     failures = await asyncio.gather(*asked, return_exceptions=True)
