@@ -30,7 +30,7 @@ def _head_of(kind: int, field: str) -> bytes:
     return b"\x08" + varint(kind) + varint(number << 3 | 2)
 
 
-# Of the commands that are sent most often.
+# Of frequent commands.
 _LOOKUP = _head_of(Kind.LOOKUP, "lookupTopic")
 _PARTITIONED_METADATA = _head_of(Kind.PARTITIONED_METADATA, "partitionMetadata")
 _PRODUCER = _head_of(Kind.PRODUCER, "producer")

@@ -102,8 +102,6 @@ class ArrowRangeReader:
 
     async def go_back(self) -> None:
         """Begin a further pass over partitions that need one. On the loop, or begun by the thread that reads."""
-        if self._going_back:
-            await self.consumer.client.engine.enter_loop()
         while self._going_back:
             child, position = self._going_back[-1]
             await seek(child, position)

@@ -495,9 +495,8 @@ class MultiTopicsConsumer:
         self, ask: Callable[[PartitionConsumer], Coroutine[Any, Any, T]], children: Sequence[PartitionConsumer]
     ) -> list[T]:
         """Return what the broker answers for each of the partitions; by the calling thread, if it is only one."""
-        if len(children) == 1:
-            return [await ask(children[0])]
-        await self.client.engine.enter_loop()
+        if len(children) != 1:
+            await self.client.engine.enter_loop()
         return await gather(ask(child) for child in children)
 
     def dequeued_ids(self) -> list[MessageId]:

@@ -89,6 +89,7 @@ async def seek(
 
     With `inclusive` a durable subscription continues with the message itself, else behind it.
     """
+    await consumer.engine.enter_loop()
     connection = await _ready(consumer)
     state = consumer.position
     words = None
