@@ -50,10 +50,14 @@ def flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 0xFF])
 
 
+def payload_of(frame: bytes) -> bytes:
+    (received,) = FrameDecoder(1 << 26).receive(frame)
+    return received.payload
+
+
 def changed(frame: bytes, step: str) -> bytes:
     """Return a MESSAGE damaged from one step on; the checksum is right for all but its own."""
-    (received,) = FrameDecoder(1 << 26).receive(frame)
-    payload = received.payload
+    payload = payload_of(frame)
     front = payload[: 6 + struct.unpack_from(">I", payload, 2)[0]] if payload[:2] == b"\x0e\x02" else b""
     metadata, body = parse_entry(payload).metadata, bytes(parse_entry(payload).body)
     assert metadata.encryption_keys and metadata.compression and metadata.num_messages_in_batch == 3
@@ -111,9 +115,8 @@ def test_the_first_step_that_fails_is_the_one_that_is_told(
     steps = _watched(monkeypatch)
 
     def change(frame: bytes) -> bytes:
-        (received,) = FrameDecoder(1 << 26).receive(frame)
-        # Where it is, as the encrypted key has any bytes.
-        fronts.append(received.payload.startswith(b"\x0e\x02"))
+        # Only at the beginning: the encrypted key may hold these bytes, too.
+        fronts.append(payload_of(frame).startswith(b"\x0e\x02"))
         # The first entry only.
         return changed(frame, step) if len(fronts) == 1 else frame
 

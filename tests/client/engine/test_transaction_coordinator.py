@@ -98,7 +98,7 @@ async def test_coordinator_at_most_1000_requests(fake: FakeBroker, cores: Cores)
     fake.answers[Kind.NEW_TXN] = own._answer
     for peer, command in held:
         peer.send(*own._answer(peer, command))
-    works = await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    works = await asyncio.wait_for(asyncio.gather(*tasks), 20)
     assert len({work.core.txn_id for work in works}) == 1_200
 
 
