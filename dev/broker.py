@@ -22,6 +22,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -472,12 +473,18 @@ def _guard(owner: int, pid_file: Path, command: Sequence[str]) -> int:
     broker = subprocess.Popen(command, preexec_fn=die_with_guard)
     signal.signal(signal.SIGTERM, lambda number, frame: broker.terminate())
     pid_file.write_text(str(broker.pid))
-    while True:
-        try:
-            return broker.wait(timeout=0.3)
-        except subprocess.TimeoutExpired:
-            if owner not in (0, os.getppid()) and not _command_line(owner):
-                broker.kill()
+    ended = threading.Event()
+
+    def wait() -> None:
+        broker.wait()
+        ended.set()
+
+    # `broker.wait(timeout)` would ask for the broker twenty times a second, and there are as many guards as brokers.
+    threading.Thread(target=wait, daemon=True).start()
+    while not ended.wait(0.3):
+        if owner not in (0, os.getppid()) and not _command_line(owner):
+            broker.kill()
+    return broker.wait()
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------
