@@ -40,8 +40,8 @@ test-spark:     ## tests of the Spark source, with table formats too
 test-provider:  ## tests of the Airflow provider
 	@$(PY) dev/test.py provider
 
-test-oldest:    ## tests of the Airflow provider on the oldest Airflow it supports
-	@$(PY) dev/test.py provider-oldest
+test-oldest:    ## tests of the Airflow provider and of the Spark source on the oldest Airflow and Spark they support
+	@$(PY) dev/test.py provider-oldest spark-oldest
 
 features:       ## list every feature and the tests that prove it (runs suites that have no results)
 	@$(PY) dev/test.py --missing && $(PY) dev/features.py

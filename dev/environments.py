@@ -47,6 +47,7 @@ SPEEDUPS = (
 EDITABLE = {
     "dev": ("client",),
     "spark": ("client", "spark"),
+    "spark-oldest": ("client", "spark"),
     "tables": ("client", "spark"),
     "airflow": ("client", "spark", "."),
     "airflow-oldest": ("client", "spark", "."),
@@ -399,10 +400,10 @@ def java_path() -> str | None:
     return shutil.which("java")
 
 
-def make_spark() -> None:
-    """Make the Spark environment and see that Java is there."""
+def make_spark(name: str = "spark") -> None:
+    """Make a Spark environment and see that Java is there."""
     need_java()
-    make_env("spark")
+    make_env(name)
 
 
 def make_browser() -> None:
@@ -466,6 +467,7 @@ def compile_pins(upgrade: bool) -> None:
 TARGETS: dict[str, Callable[[], None]] = {
     "dev": make_dev,
     "spark": make_spark,
+    "spark-oldest": lambda: make_spark("spark-oldest"),
     "tables": make_tables,
     "airflow": lambda: make_env("airflow"),
     "airflow-oldest": lambda: make_env("airflow-oldest"),

@@ -66,7 +66,7 @@ class Suite:
     @property
     def spark(self) -> str | None:
         """Environment of the Spark drivers that its tests start, None if they start none."""
-        return next((name for name in self.needs if name in ("spark", "tables")), None)
+        return next((name for name in self.needs if name in ("spark", "spark-oldest", "tables")), None)
 
     @property
     def folder(self) -> str:
@@ -84,6 +84,8 @@ SUITES = (
     # of one group, which share a broker.
     Suite("compat", ("dev",), processes=2, dist="loadgroup"),
     Suite("spark", ("spark",), processes=2),
+    # The same on the oldest Spark that ours allows, without the tests of what it lacks (mark needs_spark).
+    Suite("spark-oldest", ("spark-oldest",), processes=2, again="spark"),
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
     # Two processes have an Airflow of their own and wait for it most of the time; the third one runs the other files.
@@ -93,7 +95,7 @@ SUITES = (
 )
 
 # Those that take longest are started first, so that none of them runs by itself at the end.
-LONGEST = ("provider-oldest", "provider", "client", "integration", "spark")
+LONGEST = ("provider-oldest", "provider", "client", "integration", "spark", "spark-oldest")
 
 
 @dataclass
@@ -440,7 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
     parser.add_argument("--coverage", action="store_true", help="measure lines and branches; fail with too few")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"suites that run at a time (default {JOBS})")
-    parser.add_argument("--long", action="store_true", help="the tests marked slow, and provider-oldest, too")
+    parser.add_argument("--long", action="store_true", help="the tests marked slow, and the suites …-oldest, too")
     options = parser.parse_args(words)
     if unknown := set(options.suites) - {suite.name for suite in SUITES}:
         parser.error(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.arrow_types import arrow_type
 from pyspark_pulsar.schema import registered_type
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def decode_avro(frame: DataFrame, definition: str) -> DataFrame:
 
     schema = registered_type(definition, logical=True)
     if not hasattr(functions, "arrow_udf"):
-        raise InvalidConfiguration("Avro values need Spark 4.1 or newer; publish JSON, or load raw values")
+        raise InvalidConfiguration('The format "avro" needs Spark 4.1 or newer; "auto" and "raw" do not')
     decode = functions.arrow_udf(avro_decoder(definition, schema), schema)
     column: Column = decode(functions.col("value"))
     return frame.withColumn("value", column)
@@ -43,9 +44,8 @@ def decode_avro(frame: DataFrame, definition: str) -> DataFrame:
 def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array], pyarrow.Array]:
     """Return the function that turns an Arrow array of Avro bytes into one of structs; it runs in Python workers."""
     import pyarrow
-    from pyspark.sql.pandas.types import to_arrow_type
 
-    arrow_type = to_arrow_type(schema, timezone="UTC")
+    as_arrow = arrow_type(schema)
     plain = with_column_types(json.loads(definition))
 
     def decode(values: Any) -> Any:
@@ -58,7 +58,7 @@ def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array
             None if value is None else fastavro.schemaless_reader(io.BytesIO(value), writer, None)
             for value in values.to_pylist()
         ]
-        return pyarrow.array(rows, arrow_type)
+        return pyarrow.array(rows, as_arrow)
 
     # Spark reads the type of the function from its annotations.
     decode.__annotations__ = {"values": pyarrow.Array, "return": pyarrow.Array}

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import OperationNotSupported
+from pyspark_pulsar.arrow_types import arrow_schema
 from pyspark_pulsar.scan import Counts, counted_batches
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def parquet_format(spark: SparkSession, columns: StructType) -> ParquetFormat:
         "org.apache.spark.sql.parquet.row.metadata": columns.json(),
     }
     name, suffix = _CODECS[codec]
-    return ParquetFormat(_arrow_schema(columns), metadata, name, f"{suffix}.parquet", timestamps == _INT96)
+    return ParquetFormat(arrow_schema(columns), metadata, name, f"{suffix}.parquet", timestamps == _INT96)
 
 
 def _parquet_setting(spark: SparkSession, name: str) -> str:
@@ -108,15 +109,6 @@ def _parquet_setting(spark: SparkSession, name: str) -> str:
 
 def _has_parameter(function: Callable[..., object], name: str) -> bool:
     return name in inspect.signature(function).parameters
-
-
-def _arrow_schema(columns: StructType) -> pyarrow.Schema:
-    """Return the Arrow schema of Spark's columns; timestamps are in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    # Later versions of PySpark want to be told the time zone.
-    told: dict[str, Any] = {"timezone": "UTC"} if _has_parameter(to_arrow_schema, "timezone") else {}
-    return to_arrow_schema(columns, **told)
 
 
 def _types(kind: DataType) -> Iterator[DataType]:

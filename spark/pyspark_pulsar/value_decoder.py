@@ -22,6 +22,7 @@ from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.key_value import KeyValueEncodingType, split_info, split_payload
 from pulsar_native.schema.protobuf_definition import is_repeated, native_class
 from pulsar_native.schema.protobuf_schema import parse_message
+from pyspark_pulsar.arrow_types import arrow_schema
 from pyspark_pulsar.decoding import with_column_types
 from pyspark_pulsar.options import DROPMALFORMED, FAILFAST
 from pyspark_pulsar.positions import Position
@@ -56,13 +57,11 @@ class ValueDecoder:
     """
 
     def __init__(self, topic: str, schema: ValueSchema, find: FindSchema) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._topic = topic
         self._schema = schema
         self._mode, self._corrupt = schema.options.mode, schema.options.corrupt_column
         struct = schema.struct()
-        self._arrow_schema = to_arrow_schema(struct, timezone="UTC")
+        self._arrow_schema = arrow_schema(struct)
         wanted = {
             field.name: self._arrow_schema.field(field.name).type for field in struct if field.name in schema.fields
         }

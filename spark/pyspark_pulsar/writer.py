@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
 from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.arrow_types import arrow_schema
 from pyspark_pulsar.publisher import Identity, Published, Publisher
 from pyspark_pulsar.write_columns import WriteColumns
 from pyspark_pulsar.write_options import DEDUPLICATED, WriteOptions
@@ -104,9 +105,8 @@ def publish(
 def as_batches(rows: Iterable[Any], schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     """Return rows as record batches of the schema, for Spark versions that pass rows only."""
     import pyarrow
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    arrow = to_arrow_schema(schema)
+    arrow = arrow_schema(schema)
     waiting: list[dict[str, Any]] = []
     for row in rows:
         waiting.append(row.asDict(recursive=True))

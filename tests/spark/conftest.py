@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 import time
@@ -17,6 +18,23 @@ from support.publishing import Publish, publish_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what an older Spark cannot do; the newest one runs all."""
+    present = _numbers(importlib.metadata.version("pyspark"))
+    left_out = [
+        item
+        for item in items
+        if (mark := item.get_closest_marker("needs_spark")) is not None and present < _numbers(mark.args[0])
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.decoding import decode_avro, decode_json, with_column_types
 from pyspark_pulsar.schema import struct_of
 
@@ -60,6 +61,14 @@ DEFINITION: dict[str, Any] = {
 }
 
 
+def test_decode_avro_is_refused_by_older_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in Spark 4.0.
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
+    with pytest.raises(InvalidConfiguration, match=r'"avro" needs Spark 4\.1 or newer; "auto" and "raw" do not'):
+        decode_avro(values(spark), json.dumps({"type": "record", "name": "R", "fields": []}))
+
+
+@pytest.mark.needs_spark("4.1")
 def test_decode_avro_to_typed_columns(spark: SparkSession) -> None:
     at = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
     row = {
@@ -81,6 +90,7 @@ def test_decode_avro_to_typed_columns(spark: SparkSession) -> None:
     assert all(value is None for value in second)
 
 
+@pytest.mark.needs_spark("4.1")
 def test_decode_wrong_avro_fails_the_read(spark: SparkSession) -> None:
     decoded = decode_avro(values(spark, b"\x02"), json.dumps(DEFINITION))
     with pytest.raises(PySparkException):

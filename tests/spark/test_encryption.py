@@ -125,6 +125,7 @@ def test_encrypted_last_entry_is_discarded_at_the_end(read: Read, write: Any, to
 
 
 @pytest.mark.proves("S16")
+@pytest.mark.needs_spark("4.2")
 def test_encrypted_stream_and_load_read_the_key(
     spark: SparkSession, broker: Broker, write: Any, topic: NewTopic, keys: Path, tmp_path: Path
 ) -> None:

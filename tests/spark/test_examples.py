@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("example", examples("spark"), ids=str)
+# An option that older versions refuse.
+_LIMITED = "maxMessagesPerTrigger"
+_EXAMPLES = [
+    pytest.param(each, marks=[pytest.mark.needs_spark("4.2")] if _LIMITED in each.code else [], id=str(each))
+    for each in examples("spark")
+]
+
+
+@pytest.mark.parametrize("example", _EXAMPLES)
 def test_example_runs_and_prints(
     example: Example, broker: Broker, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -215,7 +215,7 @@ def test_load_json_to_parquet_by_day_with_manifest(loads: Loads, topic: NewTopic
     ]
 
 
-@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+@pytest.mark.parametrize("kind", ["JSON", pytest.param("AVRO", marks=pytest.mark.needs_spark("4.1"))])
 def test_load_decodes_by_registered_schema(
     loads: Loads, topic: NewTopic, publish: Publish, broker: Broker, kind: str
 ) -> None:

@@ -65,7 +65,7 @@ def test_output_failed_write_leaves_place_unchanged(spark: SparkSession, tmp_pat
     output = Output(spark, path)
     output.write(rows(spark, ("t", 1, 0, -1)), [])
     output.publish()
-    bad = rows(spark, ("t", 1, 0, -1)).selectExpr("*", "raise_error('no') AS x")
+    bad = rows(spark, ("t", 1, 0, -1)).selectExpr("*", "CAST(raise_error('no') AS STRING) AS x")
     with pytest.raises(Exception, match="no"):
         output.write(bad, [])
     assert [row["__ledgerId"] for row in spark.read.parquet(path).collect()] == [1]

@@ -15,6 +15,7 @@ import pulsar_native
 from pulsar_native import Message, MessageId, Result
 from pulsar_native.exceptions import OperationNotSupported, TopicTerminated
 from pulsar_native.schema import AvroSchema, JsonSchema
+from pyspark_pulsar.arrow_types import arrow_schema
 from pyspark_pulsar.errors import WriteFailed
 from pyspark_pulsar.publisher import BLOCK_ROWS, Identity
 from pyspark_pulsar.write_options import WriteOptions
@@ -58,9 +59,7 @@ def field(name: str, kind: str) -> dict[str, Any]:
 
 def batches(schema: StructType, rows: Sequence[tuple[Any, ...]], size: int) -> Iterator[pyarrow.RecordBatch]:
     """Return rows as Spark would hand them to a task."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     for start in range(0, len(rows), size):
         columns = list(zip(*rows[start : start + size], strict=True))
         arrays = [pyarrow.array(values, kind.type) for values, kind in zip(columns, arrow, strict=True)]

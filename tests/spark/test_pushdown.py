@@ -25,6 +25,8 @@ from support.relay import Command, NewRelay
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.needs_spark("4.1")
+
 Read = Callable[..., "DataFrame"]
 Texts = Callable[["DataFrame"], list[str]]
 _SETTING = "spark.sql.python.filterPushdown.enabled"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from pulsar_native import MessageId
 from pulsar_native.exceptions import InvalidConfiguration
@@ -17,6 +16,15 @@ from pyspark_pulsar.stream_reader import PulsarStreamReader
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 from support.until import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+# Spark asks for a micro-batch with a limit since 4.2.
+_datasource = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark has no limits before 4.2")
+ReadAllAvailable = _datasource.ReadAllAvailable
+ReadMaxBytes = _datasource.ReadMaxBytes
+ReadMaxRows = _datasource.ReadMaxRows
 
 Offset = dict[str, Any]
 NewReader = Callable[..., PulsarStreamReader]
@@ -313,3 +321,23 @@ def test_checkpoint_of_another_form_raises(reader: NewReader, topic: NewTopic, o
 def test_wrong_stream_option_names_the_fix(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         ReadOptions.parse({"service.url": "pulsar://h", "topic": "t", **options}, streaming=True)
+
+
+@pytest.mark.parametrize("option", ["maxMessagesPerTrigger", "maxBytesPerTrigger"])
+def test_limit_is_refused_by_spark_without_limits(
+    reader: NewReader, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr("pyspark_pulsar.stream_reader._HAS_LIMITS", False)
+    with pytest.raises(InvalidConfiguration, match=r"need Spark 4\.2 or newer"):
+        reader("t", **{option: "100"})
+
+
+def test_stream_of_spark_without_limits_reads_all(
+    reader: NewReader, topic: NewTopic, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_pulsar.stream_reader._HAS_LIMITS", False)
+    name = topic()
+    publish(name, ["a", "b", "c"])
+    stream = reader(name)
+    # Older versions pass neither the start nor a limit.
+    assert values(stream, stream.initialOffset(), stream.latestOffset()) == ["a", "b", "c"]

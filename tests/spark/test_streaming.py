@@ -68,6 +68,7 @@ def logged_offsets(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("S8", "S13")
+@pytest.mark.needs_spark("4.2")
 def test_stream_available_now_continues_at_its_end(
     spark: SparkSession, broker: Broker, stream: NewStream, topic: NewTopic, publish: Publish, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ class Driver:
             self._process = None
 
 
+@pytest.mark.needs_spark("4.2")
 def test_stream_restart_continues_after_killed_driver(
     spark: SparkSession,
     broker: Broker,
@@ -224,6 +226,7 @@ class Numbers:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.needs_spark("4.2")
 def test_stream_survives_killed_drivers_and_brokers(
     spark: SparkSession, own_broker: OwnBroker, stream: NewStream, tmp_path: Path
 ) -> None:

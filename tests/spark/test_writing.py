@@ -84,6 +84,7 @@ def test_tasks_of_a_worker_share_a_client(
 
 
 @pytest.mark.proves("S15")
+@pytest.mark.needs_spark("4.2")
 def test_repeated_micro_batch_is_published_once(
     spark: SparkSession,
     broker: Broker,

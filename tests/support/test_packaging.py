@@ -62,6 +62,7 @@ def test_pins_are_exact_and_name_no_host() -> None:
         "spark",
         "spark-jvm",
         "spark-official",
+        "spark-oldest",
         "tables",
     ]
     for source in sources:
@@ -104,6 +105,13 @@ def test_oldest_airflow_has_the_floors_of_the_provider() -> None:
     }
     newest = dict(re.findall(r"^(apache-airflow[a-z-]*)==(\S+)", _pins("airflow"), re.MULTILINE))
     assert newest["apache-airflow"] != pins["apache-airflow"]
+
+
+def test_oldest_spark_has_the_floor_of_the_data_source() -> None:
+    floors = PROJECTS["spark"]["optional-dependencies"]["spark"]
+    names = ("spark-oldest", "spark")
+    oldest, newest = (re.search(r"^pyspark==(\S+)", _pins(name), re.MULTILINE)[1] for name in names)  # type: ignore[index]
+    assert floors == [f"pyspark>={oldest.removesuffix('.0')}"] and newest != oldest
 
 
 def _pins(name: str) -> str:

@@ -234,8 +234,8 @@ def test_suite_again_runs_in_the_long_run_or_by_name() -> None:
     def names(*words: str, **options: bool) -> list[str]:
         return [suite.name for suite in runner.choose(words, False, **options)]
 
-    assert "provider" in names() and "provider-oldest" not in names()
-    assert {"provider", "provider-oldest"} <= set(names(slow=True))
+    assert "provider" in names() and not {"provider-oldest", "spark-oldest"} & set(names())
+    assert {"provider", "provider-oldest", "spark-oldest"} <= set(names(slow=True))
     assert names("provider-oldest") == ["provider-oldest"]
     (again,) = runner.choose(["provider-oldest"], False)
     assert again.folder == "tests/provider"
