@@ -4,14 +4,14 @@ Usage: make bench-spark, or .envs/spark/bin/python benchmarks/spark_run.py [--ro
 [--side NAME …] [--growth [--most ROWS]] [--url URL --admin-url URL] [--json FILE]; without a URL it starts a broker of
 its own. The sides are the JVM connector (3.1.1.4 on PySpark 3.5.8), the official client in mapInArrow, and our data
 source with its compiled codec and in plain Python; `load`, what our load application does with raw values: it plans in
-the driver's process, and its tasks write the files; and in warm cases with one partition `split`, which reads it in two
-tasks (option minPartitions; the JVM connector has one task for each topic partition). `floor` is a data source whose
-tasks read the same record batches from Arrow files, written by Spark: a client that costs nothing would be as fast.
-Each session is a process tree of its own; the sides take turns, A B C D A B C D, so that a change of the machine's
-speed meets all, and before cold cases a first session of each is not measured. Warm figures are those of the last reads
-of a session; a cold one is a session with one read, from the start of the process to its end. CPU is user and system of
-the session's processes: driver, JVM and Python workers, those that have ended too, without the broker, which shares the
-machine.
+the driver's process, and its tasks write the files (`load-python`: in plain Python, in the case with a goal for it);
+and in warm cases with one partition `split`, which reads it in two tasks (option minPartitions; the JVM connector has
+one task for each topic partition). `floor` is a data source whose tasks read the same record batches from Arrow files,
+written by Spark: a client that costs nothing would be as fast. Each session is a process tree of its own; the sides
+take turns, A B C D A B C D, so that a change of the machine's speed meets all, and before cold cases a first session of
+each is not measured. Warm figures are those of the last reads of a session; a cold one is a session with one read, from
+the start of the process to its end. CPU is user and system of the session's processes: driver, JVM and Python workers,
+those that have ended too, without the broker, which shares the machine.
 
 The ratio is JVM connector ÷ side of the medians, above 1 is better than the JVM connector; beside it the goal, if the
 case has one. With --growth, cost per row and peak memory as rows, partitions and sizes grow (spark_growth.py). With
@@ -38,7 +38,18 @@ sys.path.insert(0, str(HERE.parent / "dev"))
 
 import spark_growth  # noqa: E402 - beside this file
 import spark_sessions  # noqa: E402
-from spark_sessions import COMPILED, JVM, OFFICIAL, SIDES, SPLIT, Broker, Content, Session, Side  # noqa: E402
+from spark_sessions import (  # noqa: E402
+    COMPILED,
+    JVM,
+    LOAD_PYTHON,
+    OFFICIAL,
+    SIDES,
+    SPLIT,
+    Broker,
+    Content,
+    Session,
+    Side,
+)
 
 import broker as brokers  # noqa: E402 - lives in dev/
 
@@ -63,7 +74,9 @@ class Case:
     cold: bool = False
 
     def has(self, side: Side) -> bool:
-        """Return True if a side takes part: `split` if warm with one partition, the others always."""
+        """Return True if a side takes part: `split` if warm with one partition, `load-python` if it has a goal."""
+        if side is LOAD_PYTHON:
+            return side.name in self.goals
         return side is not SPLIT or (not self.cold and self.content.partitions <= 1)
 
     def scaled(self, scale: float) -> Content:
@@ -77,7 +90,7 @@ def _goals(ratio: float) -> dict[str, float]:
 
 _ONE, _FOUR = Content(300_000, 100, 1), Content(300_000, 100, 4)
 CASES = (
-    Case("3 M x 100 B, warm", Content(3_000_000, 100, 1), {**_goals(2.5), "python": 1.5}),
+    Case("3 M x 100 B, warm", Content(3_000_000, 100, 1), {**_goals(2.5), "python": 1.5, "load-python": 1.5}),
     Case("1 M x 1 KB, warm", Content(1_000_000, 1024, 1), _goals(1.5)),
     Case("1 M, key + 2 properties, warm", Content(1_000_000, 100, 1, described=True), _goals(2.5)),
     Case("300 k, 1 partition, warm", _ONE, _goals(1.5), warm_up=3, reads=3),

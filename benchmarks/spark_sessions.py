@@ -54,11 +54,12 @@ COMPILED = Side("compiled", "ours", "spark", "compiled")
 PYTHON = Side("python", "ours", "spark", "python")
 # What the load application does with raw values: its own scan, and files that the tasks write with pyarrow.
 LOAD = Side("load", "load", "spark", "compiled")
+LOAD_PYTHON = Side("load-python", "load", "spark", "python")
 # The option minPartitions, which the JVM connector does not have: a task for each core, whatever the topic has.
 SPLIT = Side("split", "ours", "spark", "compiled", min_partitions=2)
 # A data source whose tasks have the record batches already: what a client that costs nothing would reach.
 FLOOR = Side("floor", "floor", "spark")
-SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD, FLOOR)
+SIDES = (JVM, OFFICIAL, COMPILED, PYTHON, SPLIT, LOAD, LOAD_PYTHON, FLOOR)
 
 
 @dataclass(frozen=True)

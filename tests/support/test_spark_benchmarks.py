@@ -283,10 +283,14 @@ def test_measure_sides_take_turns(
     monkeypatch.setattr(sessions, "run", called)
     monkeypatch.setattr(sessions, "fill", lambda broker, content: "filled")
     case = run.Case("any", run.Content(20_000, 100), {}, warm_up=2, reads=3, cold=cold)
-    sides = [sessions.JVM, sessions.SPLIT, sessions.LOAD]
+    sides = [sessions.JVM, sessions.SPLIT, sessions.LOAD, sessions.LOAD_PYTHON]
     found = run.measure(case, sessions.Broker("", ""), sides, 2, 0.1, tmp_path)
     assert calls == [(name, 1 if cold else 5) for name in names] * 2
     assert {side.name: len(each) for side, each in found.items()} == dict.fromkeys(names, 2)
+
+
+def test_case_plain_load_takes_part_with_a_goal(run: Any, sessions: Any) -> None:
+    assert [case.name for case in run.CASES if case.has(sessions.LOAD_PYTHON)] == ["3 M x 100 B, warm"]
 
 
 def test_lines_ratios_are_peer_through_side(run: Any, sessions: Any) -> None:
