@@ -201,7 +201,7 @@ def test_closing_client_refuses_creation(
     waiting = api.enqueue(producer, b"x")
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(client.close)
-        eventually(lambda: core.closed)
+        eventually(lambda: core.closed and through.count(Command.SEND, TO_BROKER) == 1)
         sent = through.count(direction=TO_BROKER)
         for attempt in (
             lambda: client.create_producer(name),
