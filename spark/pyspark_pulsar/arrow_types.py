@@ -26,5 +26,5 @@ def arrow_type(kind: DataType) -> pyarrow.DataType:
 
 
 def _in_utc(function: Callable[..., object]) -> dict[str, Any]:
-    # PySpark 4.2 wants to be told the time zone, which is UTC before that.
+    # The time zone is a parameter since PySpark 4.2, and UTC by default before that.
     return {"timezone": "UTC"} if "timezone" in inspect.signature(function).parameters else {}

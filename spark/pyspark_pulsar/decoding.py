@@ -45,7 +45,7 @@ def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array
     """Return the function that turns an Arrow array of Avro bytes into one of structs; it runs in Python workers."""
     import pyarrow
 
-    as_arrow = arrow_type(schema)
+    kind = arrow_type(schema)
     plain = with_column_types(json.loads(definition))
 
     def decode(values: Any) -> Any:
@@ -58,7 +58,7 @@ def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array
             None if value is None else fastavro.schemaless_reader(io.BytesIO(value), writer, None)
             for value in values.to_pylist()
         ]
-        return pyarrow.array(rows, as_arrow)
+        return pyarrow.array(rows, kind)
 
     # Spark reads the type of the function from its annotations.
     decode.__annotations__ = {"values": pyarrow.Array, "return": pyarrow.Array}

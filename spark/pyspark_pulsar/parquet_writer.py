@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,8 @@ def parquet_format(spark: SparkSession, columns: StructType) -> ParquetFormat:
     from pyarrow import parquet
 
     writer = parquet.ParquetWriter
-    if not (_has_parameter(writer, "store_decimal_as_integer") and hasattr(writer, "add_key_value_metadata")):
+    known = inspect.signature(writer).parameters
+    if not ("store_decimal_as_integer" in known and hasattr(writer, "add_key_value_metadata")):
         raise OperationNotSupported(f"pyarrow {pyarrow.__version__} is too old to write files as Spark does")
     codec = _parquet_setting(spark, "compression.codec")
     if codec not in _CODECS:
@@ -105,10 +106,6 @@ def parquet_format(spark: SparkSession, columns: StructType) -> ParquetFormat:
 def _parquet_setting(spark: SparkSession, name: str) -> str:
     value = str(spark.conf.get(f"spark.sql.parquet.{name}"))
     return value.upper() if name == "outputTimestampType" else value.lower()
-
-
-def _has_parameter(function: Callable[..., object], name: str) -> bool:
-    return name in inspect.signature(function).parameters
 
 
 def _types(kind: DataType) -> Iterator[DataType]:

@@ -1,4 +1,4 @@
-"""Arrow types of Spark's columns, whatever this PySpark wants to be told."""
+"""Arrow types of Spark's columns: timestamps in UTC, with the parameters of each PySpark."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-import pyspark
 import pytest
 
 import pulsar_native
@@ -24,6 +23,7 @@ from broker import Standalone
 from support.brokers import Broker, NewTopic
 from support.processes import command_lines
 from support.publishing import publish_groups
+from support.spark_versions import spark_before
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -113,8 +113,7 @@ def test_job_leaves_no_credentials_anywhere(secure_broker: Standalone, tmp_path:
 
 
 # As docs/spark.md says: an older Spark prints the options of a write in its plan, but for those of this pattern.
-_PRINTS_OPTIONS = tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 3)
-_REDACTED = {"spark.sql.redaction.options.regex": "(?i)url|credentials"} if _PRINTS_OPTIONS else {}
+_REDACTED = {"spark.sql.redaction.options.regex": "(?i)url|credentials"} if spark_before("4.3") else {}
 
 
 @pytest.mark.proves("D10")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from pulsar_native import MessageId
 from pulsar_native.exceptions import InvalidConfiguration
@@ -16,15 +17,6 @@ from pyspark_pulsar.stream_reader import PulsarStreamReader
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 from support.until import wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit
-
-# Spark asks for a micro-batch with a limit since 4.2.
-_datasource = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark has no limits before 4.2")
-ReadAllAvailable = _datasource.ReadAllAvailable
-ReadMaxBytes = _datasource.ReadMaxBytes
-ReadMaxRows = _datasource.ReadMaxRows
 
 Offset = dict[str, Any]
 NewReader = Callable[..., PulsarStreamReader]
