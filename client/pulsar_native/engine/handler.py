@@ -55,6 +55,8 @@ class Handler(ABC):
         self.state = State.CONNECTING
         self.connection: Connection | None = None
         self.failure: PulsarException | None = None
+        # Why it was disconnected last: for the errors of what was pending.
+        self.disconnect_reason = ""
         self._backoff = Backoff(
             client.config.starting_backoff_interval_ms / 1000,
             client.config.max_backoff_interval_ms / 1000,
@@ -152,10 +154,10 @@ class Handler(ABC):
 
     def _check_attachment(self, connection: Connection) -> None:
         """Reconnect if the attachment ended while the calling thread made it: the loop did not know of it yet."""
-        if self.connection is connection and not self.is_registered(connection):
-            self.on_connection_lost(connection, "it was lost, or closed by the broker, during the creation")
-        elif self.connection is None and self.state is State.READY:
-            self.detached()
+        if (self.connection is connection and not self.is_registered(connection)) or (
+            self.connection is None and self.state is State.READY
+        ):
+            self.disconnected(connection, "the connection was lost, or closed by the broker, during the creation")
             self.reconnect()
 
     async def _find_broker(self) -> BrokerOfTopic:
@@ -185,8 +187,7 @@ class Handler(ABC):
     def on_connection_lost(self, connection: Connection, reason: str) -> None:
         """Called when the connection is lost."""
         if connection is self.connection:
-            self.detached()
-            _log.info("%s lost its connection to %s: %s", self.describe(), connection.broker, reason)
+            self.disconnected(connection, f"the connection was lost: {reason}")
             self.reconnect()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
@@ -195,9 +196,15 @@ class Handler(ABC):
         If it assigns a broker, that one is tried immediately, without a lookup.
         """
         if connection is self.connection:
-            self.detached()
+            self.disconnected(connection, "the broker closed it, but not the connection")
             self._assigned = assigned
             self.reconnect(None if assigned is None else 0.0)
+
+    def disconnected(self, connection: Connection, reason: str) -> None:
+        """Note why the broker has the handler no longer, and forget the connection."""
+        self.disconnect_reason = reason
+        self.detached()
+        _log.info("%s is disconnected from %s: %s", self.describe(), connection.broker, reason)
 
     def on_migrated(self, service: ServiceUrl) -> None:
         """Called when the topic has migrated to another cluster; the broker closes the handler next."""

@@ -94,6 +94,21 @@ async def test_lost_connection_reconnects_after_errors(fake: FakeBroker, cores: 
     assert handler.attempts == 4 and connection is handler.connection and handler.is_connected
 
 
+async def test_disconnect_reason_is_kept_and_logged(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    with caplog.at_level("INFO"):
+        handler.on_connection_lost(handler.connections[0], "the test")
+        assert handler.disconnect_reason == "the connection was lost: the test"
+        connection = await handler.ready(10)
+        handler.on_closed_by_broker(connection, None)
+    assert handler.disconnect_reason == "the broker closed it, but not the connection"
+    for reason in ("the connection was lost: the test", "the broker closed it, but not the connection"):
+        assert f"the handler is disconnected from {fake.address}: {reason}" in caplog.text
+
+
 async def test_loss_of_another_connection_is_ignored(fake: FakeBroker, cores: Cores) -> None:
     handler = Attached(cores(fake.url, **FAST))
     await handler.open()

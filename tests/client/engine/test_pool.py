@@ -13,13 +13,13 @@ import pytest
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.connection import Connection
-from pulsar_native.exceptions import AlreadyClosed, ConnectError, Timeout
+from pulsar_native.exceptions import AlreadyClosed, AuthenticationError, ConnectError, Timeout
 from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
-from support.fake_broker import HOST, FakeBroker, Peer, swallow
+from support.fake_broker import HOST, FakeBroker, Peer, failure, swallow
 from support.until import until
 
 Cores = Callable[..., ClientCore]
@@ -98,14 +98,15 @@ async def test_pool_failed_attempt_removed(fake: FakeBroker, cores: Cores) -> No
 
 
 @pytest.mark.asyncio
-async def test_pool_shared_attempt_separate_errors(cores: Cores) -> None:
-    core = cores(f"pulsar://{closed_broker()}", operation_timeout_seconds=1.0)
+async def test_pool_shared_attempt_separate_errors(fake: FakeBroker, cores: Cores) -> None:
+    # Credentials that are refused end a lookup: no time-out can come first.
+    fake.answers[Kind.CONNECT] = lambda peer, command: [failure(-1 & (1 << 64) - 1, pb.AuthenticationError)]
+    core = cores(fake.url)
     topics = [f"persistent://public/default/t{number}" for number in range(4)]
     asked = (core.topic_partition_count(topic, auto_create=True) for topic in topics)
     failures = await asyncio.gather(*asked, return_exceptions=True)
-    assert [getattr(failure, "topic", None) for failure in failures] == topics
-    # ConnectTimeout where the operation time-out came first.
-    assert all(isinstance(failure, ConnectError) for failure in failures) and len(set(map(id, failures))) == 4
+    assert [type(error) for error in failures] == [AuthenticationError] * 4 and len(fake.peers) == 1
+    assert [getattr(error, "topic", None) for error in failures] == topics
 
 
 @pytest.mark.asyncio

@@ -88,12 +88,12 @@ def not_joined(topic: str) -> PulsarException:
     )
 
 
-def may_be_stored(topic: str) -> PulsarException:
-    """Return the error for a message of a transaction whose connection was lost before its receipt."""
+def may_be_stored(topic: str, reason: str) -> PulsarException:
+    """Return the error for a message of a transaction whose producer was disconnected before its receipt."""
     return NotConnected(
-        "The connection was lost before the broker confirmed the message, and the topic has no deduplication: resent, "
-        "it may be in the transaction twice. The transaction can only be aborted; repeat it in a new one. "
-        "Turn on deduplication for the namespace to have transactions outlive connections",
+        f"The broker did not confirm the message ({reason}), and the topic has no deduplication: resent, it may be in "
+        "the transaction twice. The transaction can only be aborted; repeat it in a new one. Turn on deduplication for "
+        "the namespace to have transactions outlive connections",
         topic=topic,
     )
 

@@ -165,7 +165,7 @@ class PartitionProducer(Handler):
                 connection.write(op.parts)
         self._fail_ended(ended)
         for op in doubtful:
-            self._completed(op, backpressure.may_be_stored(self.topic.full), None)
+            self._completed(op, backpressure.may_be_stored(self.topic.full, self.disconnect_reason), None)
 
     @property
     def is_started(self) -> bool:
@@ -565,7 +565,7 @@ class PartitionProducer(Handler):
         connection = self.connection
         if connection is not None:
             connection.remove_producer(self.core.producer_id)
-            self.detached()
+            self.disconnected(connection, f"the broker refused a message: {failure}")
             self.reconnect()
 
     def _is_hopeless(self, sequence_id: int, failure: PulsarException) -> bool:

@@ -27,7 +27,11 @@ TOPIC = "persistent://public/default/t"
         (backpressure.queue_full(7, TOPIC), ProducerQueueIsFull, ("7 messages", "max_pending_messages")),
         (backpressure.memory_full(99, TOPIC), MemoryBufferIsFull, ("99 bytes", "memory_limit_bytes")),
         (backpressure.not_joined(TOPIC), OperationNotSupported, ("another thread",)),
-        (backpressure.may_be_stored(TOPIC), NotConnected, ("deduplication", "aborted")),
+        (
+            backpressure.may_be_stored(TOPIC, "cut off"),
+            NotConnected,
+            ("confirm the message (cut off)", "deduplication", "aborted"),
+        ),
         (backpressure.lost_to_deduplication(TOPIC), ChecksumError, ("new sequence id",)),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
