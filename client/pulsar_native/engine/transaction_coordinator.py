@@ -138,6 +138,6 @@ class Coordinator(Handler):
         if moved or (isinstance(error, ConnectError | NotConnected) and not connection.is_open):
             # It has moved to another broker, or is being loaded: the lookup locates it.
             connection.remove_coordinator(self.number)
-            self.detached()
+            self.disconnected(connection, str(error))
             self.reconnect()
         return True
