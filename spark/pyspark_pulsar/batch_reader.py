@@ -54,13 +54,14 @@ class Split(InputPartition):
         return f"Split({', '.join(f'{item.topic} [{item.start}, {item.end})' for item in self.ranges)})"
 
 
-def make_splits(ranges: Sequence[Range], *, joins: bool = True) -> list[Split]:
+def make_splits(ranges: Sequence[Range], *, joins: bool = True, slots: int | None = None) -> list[Split]:
     """Return the splits of the ranges, in the same order; `joins` lets small ranges share a split.
 
-    An empty range has none, since a task costs about 30 ms even without rows.
+    `slots` is how many tasks run at a time, None if that is not known. An empty range has no split, since a task costs
+    about 30 ms even without rows.
     """
     if joins:
-        return [Split(each) for each in joined(ranges)]
+        return [Split(each) for each in joined(ranges, slots)]
     return [Split([item]) for item in ranges if not item.is_empty]
 
 
@@ -77,6 +78,10 @@ class PulsarBatchReader(DataSourceReader):
 
         Blocks; called by the planner.
         """
+        return self.splits()
+
+    def splits(self, slots: int | None = None) -> list[Split]:
+        """Return the splits for a number of tasks that run at a time, None if that is not known. Blocks."""
         log_codec()
         check_keys(self._options)
         if self._pushed.is_empty:
@@ -85,7 +90,8 @@ class PulsarBatchReader(DataSourceReader):
             slack, pushed = self._options.time_slack_ms, self._pushed
             ranges = plan(self._options, pushed.wants, lambda item, probe: narrow(item, pushed, slack, probe))
         # Limits that the user gives decide how large a task is.
-        return make_splits(split_ranges(self._options, ranges), joins=not self._options.has_split_limits)
+        pieces = split_ranges(self._options, ranges)
+        return make_splits(pieces, joins=not self._options.has_split_limits, slots=slots)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocks while iterated; called in a task.

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -166,7 +166,20 @@ def _run(text: str, started: float, dry_run: bool) -> Outcome:
         say(f"failed at the stage {load.stage}: {message}")
         return Outcome(code, seconds=round(time.monotonic() - started, 3), error=message, stage=load.stage)
     finally:
-        spark.stop()
+        _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop the session at the end of the process.
+
+    Only its JVM part: PySpark's `stop` also waits, up to a second, until the accumulators' connection is polled again.
+    """
+    from py4j.protocol import Py4JError
+
+    context: Any = spark.sparkContext
+    # A JVM that is gone has stopped; the outcome of the load stands.
+    with suppress(Py4JError, OSError):
+        context._jsc.stop()
 
 
 class Load:

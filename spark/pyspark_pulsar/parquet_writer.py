@@ -26,9 +26,9 @@ from pyspark_pulsar.scan import Counts, counted_batches
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import DataType, StructType
 
+    from pyspark_pulsar.batch_reader import PulsarBatchReader
     from pyspark_pulsar.scan import Scan
 
 # Arrow bytes of a row group. Spark's are of 128 MiB in the JVM; a Python worker has less memory.
@@ -166,7 +166,7 @@ def _take(file: str, place: str) -> None:
 
 
 def _write_split(
-    reader: DataSourceReader, form: ParquetFormat, folder: str, numbered: tuple[int, bytes]
+    reader: PulsarBatchReader, form: ParquetFormat, folder: str, numbered: tuple[int, bytes]
 ) -> tuple[str | None, Counts]:
     """Write the rows of one split; return the file's name, None without rows, and the counts. Called in a task."""
     if not os.path.isdir(folder):

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
+
+    from pyspark_pulsar.batch_reader import PulsarBatchReader
 
 
 class Counted(NamedTuple):
@@ -54,10 +55,10 @@ class _Counts(AccumulatorParam[Counts]):
 class Scan:
     """Planned scan: its splits, pickled, and what the tasks have counted when a job over them has ended."""
 
-    def __init__(self, spark: SparkSession, reader: DataSourceReader, columns: StructType) -> None:
+    def __init__(self, spark: SparkSession, reader: PulsarBatchReader, columns: StructType) -> None:
         self.columns = columns
         self.reader = reader
-        self.splits = [pickle.dumps(split) for split in reader.partitions()]
+        self.splits = [pickle.dumps(split) for split in reader.splits(spark.sparkContext.defaultParallelism)]
         self.counts = spark.sparkContext.accumulator({}, _Counts())
         self._spark = spark
 
@@ -120,7 +121,7 @@ def _map_in_arrow(frame: DataFrame, function: _Map, columns: StructType) -> Data
     return DataFrame(plan._jdf.mapInArrow(given._jc, False, None), frame.sparkSession)
 
 
-def _reading(reader: DataSourceReader, splits: list[bytes], counts: Accumulator[Counts]) -> _Map:
+def _reading(reader: PulsarBatchReader, splits: list[bytes], counts: Accumulator[Counts]) -> _Map:
     def read(numbers: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
@@ -132,7 +133,7 @@ def _reading(reader: DataSourceReader, splits: list[bytes], counts: Accumulator[
 
 
 def counted_batches(
-    reader: DataSourceReader, number: int, split: bytes, found: Counts
+    reader: PulsarBatchReader, number: int, split: bytes, found: Counts
 ) -> Iterator[pyarrow.RecordBatch]:
     """Return the record batches of a pickled split, and add the counts of its ranges to `found`. Called in a task."""
     for index, part in enumerate(pickle.loads(split).parts()):

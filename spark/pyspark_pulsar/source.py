@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
+    from pyspark_pulsar.batch_reader import PulsarBatchReader
     from pyspark_pulsar.options import ReadOptions
     from pyspark_pulsar.value_schema import ValueSchema
 
@@ -51,7 +51,7 @@ class DefaultSource(DataSource):
 
         return read_schema(options).struct()
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> PulsarBatchReader:
         """Return the batch reader; raises `InvalidConfiguration` for a wrong option or schema. I/O as for `schema`."""
         from pyspark_pulsar.batch_reader import PulsarBatchReader, PulsarPushdownReader
         from pyspark_pulsar.pushdown import pushes_filters

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -80,26 +81,37 @@ def _known_entries(item: Range) -> int | None:
     return item.end.entry - item.start.entry if item.start.ledger == item.end.ledger else None
 
 
-def joined(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
+def joined(ranges: Sequence[Range], slots: int | None = None) -> list[tuple[Range, ...]]:
     """Return the ranges that are not empty by task, in the same order: small neighbours share one.
 
-    A task costs about as much as the reading of 50,000 messages of 100 B. A range over several ledgers, whose number of
-    entries is not known, has a task of its own, and so have the pieces of one topic partition, which were cut for that.
+    `slots` is how many tasks run at a time: there are no more tasks then, unless one would be too large, and the
+    largest is as small as that allows. By default that is not known. A task costs about as much as the reading of
+    50,000 messages of 100 B. A range over several ledgers, whose number of entries is not known, has a task of its own,
+    and so have the pieces of one topic partition, which were cut for that.
     """
     filled = [item for item in ranges if not item.is_empty]
     known = [_known_entries(item) for item in filled]
     weights = [None if entries is None else entries + _OPEN_COST_IN_ENTRIES for entries in known]
-    limit = min(_JOINED_ENTRIES, sum(weight for weight in weights if weight is not None) // _LEAST_TASKS)
+    if slots is None:
+        limit = min(_JOINED_ENTRIES, sum(weight for weight in weights if weight is not None) // _LEAST_TASKS)
+    else:
+        # The smallest limit that is enough.
+        limit = bisect_left(range(_JOINED_ENTRIES), True, key=lambda size: len(_within(filled, weights, size)) <= slots)
+    return [tuple(each) for each in _within(filled, weights, limit)]
+
+
+def _within(ranges: Sequence[Range], weights: Sequence[int | None], limit: int) -> list[list[Range]]:
+    """Return the ranges by task, of at most `limit` entries if a task has several ranges."""
     found: list[list[Range]] = []
     left = 0
-    for item, weight in zip(filled, weights, strict=True):
+    for item, weight in zip(ranges, weights, strict=True):
         if weight is not None and weight <= left and found[-1][-1].topic != item.topic:
             found[-1].append(item)
             left -= weight
         else:
             found.append([item])
             left = 0 if weight is None else limit - weight
-    return [tuple(each) for each in found]
+    return found
 
 
 def entries_within(size: int, runs: Sequence[tuple[int, int, int]], ledgers: Sequence[Ledger]) -> int:

@@ -507,6 +507,34 @@ def test_load_exit_code_of_driver_error() -> None:
     assert load.judge(OSError("x")) == (load.FAILED, "x")
 
 
+_STOP = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark_pulsar import load
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+if sys.argv[1] == "killed":
+    jvm = spark.sparkContext._gateway.proc
+    jvm.kill()
+    jvm.wait()
+else:
+    stopped = spark.sparkContext._jsc.sc().isStopped
+    load._stop(spark)
+    assert stopped(), "the session's JVM part goes on"
+load._stop(spark)
+"""
+
+
+@pytest.mark.usefixtures("spark_environment")
+@pytest.mark.parametrize("jvm", ["alive", "killed"])
+def test_load_stop_ends_the_session(jvm: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _STOP, jvm], env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, capture_output=True,
+        text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 # ---- by spark-submit, as the provider runs it ------------------------------------------------------------------------
 
 

@@ -76,15 +76,40 @@ def test_joined_tasks_are_neither_small_nor_few(counts: list[int], tasks: list[i
     assert [item for each in found for item in each] == [item for item in ranges if not item.is_empty]
 
 
-def test_joined_leaves_ranges_of_unknown_size_alone() -> None:
+@pytest.mark.parametrize(
+    ("counts", "slots", "tasks"),
+    [
+        ([27, 28, 26, 27], 2, [2, 2]),
+        ([27, 28, 26, 27], 3, [1, 1, 2]),
+        ([27, 28, 26, 27], 4, [1] * 4),
+        ([27, 28, 26, 27], 9, [1] * 4),
+        ([1] * 66, 4, [17, 17, 17, 15]),
+        # A large range has a task of its own, and the others share the rest.
+        ([500, *[60] * 5], 4, [1, 2, 2, 1]),
+        ([5, 0, 5], 1, [2]),
+        # No task is larger than 512 entries, each range counted with 4 more.
+        ([100] * 8, 1, [4, 4]),
+        ([600, 1, 600], 2, [1, 1, 1]),
+        ([], 2, []),
+    ],
+)
+def test_joined_for_known_slots_fills_each_once(counts: list[int], slots: int, tasks: list[int]) -> None:
+    ranges = few_of_each(*counts)
+    found = joined(ranges, slots)
+    assert [len(each) for each in found] == tasks
+    assert [item for each in found for item in each] == [item for item in ranges if not item.is_empty]
+
+
+@pytest.mark.parametrize(("slots", "tasks"), [(None, [1, 1, 3]), (33, [1, 1, 5])])
+def test_joined_leaves_ranges_of_unknown_size_alone(slots: int | None, tasks: list[int]) -> None:
     ranges = few_of_each(*[1] * 128)
     ranges[1] = Range("t-1", Position(7, 10), Position(8, 2))
-    assert [len(each) for each in joined(ranges)][:3] == [1, 1, 3]
+    assert [len(each) for each in joined(ranges, slots)][:3] == tasks
 
 
 def test_joined_keeps_pieces_of_one_range_apart() -> None:
     pieces = [Range("t", Position(7, n), Position(7, n + 1)) for n in range(100)]
-    assert joined(pieces) == [(piece,) for piece in pieces]
+    assert joined(pieces) == joined(pieces, 2) == [(piece,) for piece in pieces]
 
 
 @pytest.mark.parametrize(
