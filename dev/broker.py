@@ -3,8 +3,8 @@
 
 Standard library only; product code never imports it. Rules: everything listens on 127.0.0.1 only; ports are picked
 once per folder and stay the same over restarts, and so does the data; two brokers in two folders never meet; a broker
-ends with its owner, by default the process that started it (a guard process polls it), unless it was started detached;
-every wait is bounded.
+ends with its owner, by default the process that started it (a supervisor process polls it), unless it was started
+detached; every wait is bounded.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Standalone:
         self._deduplication, self._tokens, self._heap = deduplication, tokens, heap
         self._jvm_options = os.environ.get("PULSAR_EXTRA_OPTS", "") if jvm_options is None else jvm_options
         self._tls, self._tls_client_auth = tls or tls_client_auth, tls_client_auth
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         wanted = {"binary": binary_port, "web": web_port, "bookie": 0, "binary_tls": 0, "web_tls": 0}
         self._ports = _ports_of(self.folder, wanted)
 
@@ -186,9 +186,9 @@ class Standalone:
     # ---- life --------------------------------------------------------------------------------------------------------
 
     def process_id(self) -> int | None:
-        """Return the process id of the guard (the leader of the broker's process group) while it runs, else None."""
-        if self._guard is not None:
-            return self._guard.pid if self._guard.poll() is None else None
+        """Return the process id of the supervisor (leader of the broker's process group) while it runs, else None."""
+        if self._supervisor is not None:
+            return self._supervisor.pid if self._supervisor.poll() is None else None
         return _running(self.folder)
 
     def start(self, *, detached: bool = False, owner: int | None = None) -> Standalone:
@@ -200,18 +200,18 @@ class Standalone:
             raise BrokerError(f"a broker already runs in {self.folder} (process {self.process_id()})")
         self._write_conf()
         owner = 0 if detached else owner or os.getpid()
-        guard = [sys.executable, str(Path(__file__).resolve()), "guard", str(owner), str(self._java_pid)]
+        supervisor = [sys.executable, str(Path(__file__).resolve()), "supervisor", str(owner), str(self._java_pid)]
         self._java_pid.unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self._guard = subprocess.Popen(
-                [*guard, *self._command()],
+            self._supervisor = subprocess.Popen(
+                [*supervisor, *self._command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
                 start_new_session=True,
             )
-        state = {"pid": self._guard.pid, "service_url": self.service_url, "admin_url": self.admin_url}
+        state = {"pid": self._supervisor.pid, "service_url": self.service_url, "admin_url": self.admin_url}
         self._state.write_text(json.dumps(state) + "\n")
         deadline = time.monotonic() + 10
         while not self._java_pid.exists() or not self._java_pid.read_text():
@@ -242,11 +242,11 @@ class Standalone:
 
     def stop(self, timeout: float = 20) -> None:
         """Stop the broker in an orderly way; kill it when that takes longer than `timeout` seconds."""
-        self._end(lambda guard: os.kill(guard, signal.SIGTERM), timeout)
+        self._end(lambda supervisor: os.kill(supervisor, signal.SIGTERM), timeout)
 
     def kill(self) -> None:
         """Kill the broker with SIGKILL, as a crash does; the data stays."""
-        self._end(lambda guard: self._signal_broker(signal.SIGKILL), 10)
+        self._end(lambda supervisor: self._signal_broker(signal.SIGKILL), 10)
 
     def restart(self, timeout: float = 240) -> Standalone:
         """Stop it if it runs, start it again on the same ports and data, wait until it is ready."""
@@ -275,21 +275,21 @@ class Standalone:
         os.kill(int(self._java_pid.read_text()), number)
 
     def _end(self, end: Callable[[int], None], timeout: float) -> None:
-        guard = self.process_id()
-        if guard is not None:
+        supervisor = self.process_id()
+        if supervisor is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._signal_broker(signal.SIGCONT)
-                end(guard)
+                end(supervisor)
             if not self._wait_gone(timeout):
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(guard, signal.SIGKILL)
+                    os.killpg(supervisor, signal.SIGKILL)
                 if not self._wait_gone(10):
-                    raise BrokerError(f"process group {guard} survived SIGKILL")
-        self._guard = None
+                    raise BrokerError(f"process group {supervisor} survived SIGKILL")
+        self._supervisor = None
         self._state.unlink(missing_ok=True)
 
     def _wait_gone(self, timeout: float) -> bool:
-        """Wait for the guard's end: it has waited for the broker's, so that the ports are free and the files closed."""
+        """Wait for the supervisor's end: it has waited for the broker's, so the ports are free and the files closed."""
         deadline = time.monotonic() + timeout
         while self.process_id() is not None:
             if time.monotonic() > deadline:
@@ -459,18 +459,18 @@ def _command_line(pid: int) -> str:
     return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
 
 
-def _guard(owner: int, pid_file: Path, command: Sequence[str]) -> int:
+def _supervisor(owner: int, pid_file: Path, command: Sequence[str]) -> int:
     """Run the broker as a child until it ends, the process `owner` ends (0: none), or SIGTERM says so.
 
     A process of its own and not a death signal on the broker: that one fires when the *thread* that started it ends.
     """
 
-    def die_with_guard() -> None:
+    def die_with_supervisor() -> None:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, Linux only
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    broker = subprocess.Popen(command, preexec_fn=die_with_guard)
+    broker = subprocess.Popen(command, preexec_fn=die_with_supervisor)
     signal.signal(signal.SIGTERM, lambda number, frame: broker.terminate())
     pid_file.write_text(str(broker.pid))
     ended = threading.Event()
@@ -479,7 +479,7 @@ def _guard(owner: int, pid_file: Path, command: Sequence[str]) -> int:
         broker.wait()
         ended.set()
 
-    # `broker.wait(timeout)` would ask for the broker twenty times a second, and there are as many guards as brokers.
+    # `broker.wait(timeout)` would ask for the broker twenty times a second, and each broker has a supervisor.
     threading.Thread(target=wait, daemon=True).start()
     while not ended.wait(0.3):
         if owner not in (0, os.getppid()) and not _command_line(owner):
@@ -529,8 +529,8 @@ def _start(broker: Standalone, detach: bool) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: start, stop or status of a folder's broker."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["guard"]:
-        return _guard(int(words[1]), Path(words[2]), words[3:])
+    if words[:1] == ["supervisor"]:
+        return _supervisor(int(words[1]), Path(words[2]), words[3:])
     parser = argparse.ArgumentParser(prog="dev/broker.py", description="Run a real Pulsar standalone on 127.0.0.1.")
     parser.add_argument("action", choices=["start", "stop", "status"])
     parser.add_argument("--folder", default=".demo/broker", help="where its data, ports and log are kept (%(default)s)")

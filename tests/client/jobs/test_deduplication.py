@@ -79,8 +79,8 @@ def log() -> MemoryLog:
 def test_ask_takes_the_brokers_states(
     states: list[str | None], partitions: int, expected: bool | None, log: MemoryLog
 ) -> None:
-    guard = Deduplication("t", "auto", log)
-    assert guard.ask(Admin(*states), partitions, -1, is_persistent=True) is expected  # type: ignore[arg-type]
+    deduplication = Deduplication("t", "auto", log)
+    assert deduplication.ask(Admin(*states), partitions, -1, is_persistent=True) is expected  # type: ignore[arg-type]
     assert ("a retry publishes all messages again" in "".join(log.infos)) is (expected is False)
 
 
@@ -116,17 +116,17 @@ def test_ask_policy_not_applied_yet_waits(
 
 
 def test_ask_disabled_without_right_to_policies_is_off(log: MemoryLog) -> None:
-    guard, admin = Deduplication("t", True, log), Admin("Disabled", is_forbidden=True)
+    deduplication, admin = Deduplication("t", True, log), Admin("Disabled", is_forbidden=True)
     with pytest.raises(JobRefused, match="disabled at the broker"):
-        guard.ask(admin, 0, -1, is_persistent=True)  # type: ignore[arg-type]
+        deduplication.ask(admin, 0, -1, is_persistent=True)  # type: ignore[arg-type]
 
 
 def test_ask_policy_never_applied_is_refused(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsar_native.jobs.deduplication._POLL_SECONDS", 0)
     monkeypatch.setattr("pulsar_native.jobs.deduplication._APPLIES_SECONDS", 0.05)
-    guard = Deduplication("t", True, log)
+    deduplication = Deduplication("t", True, log)
     with pytest.raises(JobRefused, match="disabled at the broker"):
-        guard.ask(Admin("Disabled", policies={"t": True}), 0, -1, is_persistent=True)  # type: ignore[arg-type]
+        deduplication.ask(Admin("Disabled", policies={"t": True}), 0, -1, is_persistent=True)  # type: ignore[arg-type]
 
 
 def test_ask_known_id_shows_deduplication(log: MemoryLog) -> None:
@@ -140,18 +140,18 @@ def test_ask_switched_off_asks_nobody(log: MemoryLog) -> None:
 
 
 def test_ask_required_but_off_is_refused(log: MemoryLog) -> None:
-    guard = Deduplication("t", True, log)
+    deduplication = Deduplication("t", True, log)
     with pytest.raises(JobRefused, match=r"t has no deduplication: it is disabled at the broker\. Turn it on .*'auto'"):
-        guard.ask(Admin("Disabled"), 0, -1, is_persistent=True)  # type: ignore[arg-type]
+        deduplication.ask(Admin("Disabled"), 0, -1, is_persistent=True)  # type: ignore[arg-type]
     with pytest.raises(JobRefused, match="the topic is not persistent"):
-        guard.ask(None, 0, 5, is_persistent=False)
+        deduplication.ask(None, 0, 5, is_persistent=False)
 
 
 def test_check_first_known_producer_is_refused(log: MemoryLog) -> None:
-    guard = Deduplication("t", "auto", log)
-    guard.check_first("p", -1)
+    deduplication = Deduplication("t", "auto", log)
+    deduplication.check_first("p", -1)
     with pytest.raises(ContentChanged, match="the broker knows the producer 'p' of t up to message 0"):
-        guard.check_first("p", 0)
+        deduplication.check_first("p", 0)
 
 
 def earlier(**fields: Any) -> dict[str, Any]:
@@ -178,12 +178,12 @@ def earlier(**fields: Any) -> dict[str, Any]:
 def test_check_repetition_refuses_second_copies(
     record: dict[str, Any], known: int, partitions: int, words: str | None, log: MemoryLog
 ) -> None:
-    guard, client = Deduplication("t", "auto", log), Client(5, -1)
+    deduplication, client = Deduplication("t", "auto", log), Client(5, -1)
     if words is None:
-        guard.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
+        deduplication.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
     else:
         with pytest.raises(JobRefused, match=words):
-            guard.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
+            deduplication.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
 
 
 def test_check_repetition_empty_topic_may_be_filled(log: MemoryLog) -> None:
@@ -191,11 +191,11 @@ def test_check_repetition_empty_topic_may_be_filled(log: MemoryLog) -> None:
 
 
 def test_warn_of_repetition_by_phase(log: MemoryLog) -> None:
-    guard = Deduplication("t", "auto", log)
-    guard.warn_of_repetition(earlier(stored=0))
+    deduplication = Deduplication("t", "auto", log)
+    deduplication.warn_of_repetition(earlier(stored=0))
     assert log.warnings == []
-    guard.warn_of_repetition(earlier())
-    guard.warn_of_repetition(earlier(phase="sending", stored=0, ids=[]))
+    deduplication.warn_of_repetition(earlier())
+    deduplication.warn_of_repetition(earlier(phase="sending", stored=0, ids=[]))
     assert "stored 10 messages in t without deduplication (ids 7:1:0:0): they will be there twice" in log.warnings[0]
     assert "was killed: at least 0 messages were stored (ids none known)" in log.warnings[1]
 
