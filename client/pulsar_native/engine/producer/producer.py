@@ -565,7 +565,7 @@ class PartitionProducer(Handler):
         connection = self.connection
         if connection is not None:
             connection.remove_producer(self.core.producer_id)
-            self.disconnected(connection, f"the broker refused a message: {failure}")
+            self.disconnected(connection, f"the broker refused a message: {failure.message}")
             self.reconnect()
 
     def _is_hopeless(self, sequence_id: int, failure: PulsarException) -> bool:
