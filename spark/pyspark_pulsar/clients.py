@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +42,7 @@ class _Entry:
     client: Client
     authentication: Authentication | None
     users: int = 0
+    idle_since: float = 0.0
     timer: threading.Timer | None = None
 
 
@@ -63,9 +65,6 @@ def shared_client(options: Connection) -> Iterator[tuple[Client, Authentication 
             client = Client.from_config(options.client_config().replace(authentication=authentication))
             entry = _entries[key] = _Entry(client, authentication)
         entry.users += 1
-        if entry.timer is not None:
-            entry.timer.cancel()
-            entry.timer = None
     try:
         yield entry.client, entry.authentication
     finally:
@@ -98,15 +97,27 @@ def _release(key: tuple[Any, ...], entry: _Entry) -> None:
         entry.users -= 1
         if entry.users or _entries.get(key) is not entry:
             return
-        entry.timer = threading.Timer(IDLE_SECONDS, _close_idle, (key, entry))
-        entry.timer.daemon = True
-        entry.timer.name = "pulsar-idle-client"
-        entry.timer.start()
+        entry.idle_since = time.monotonic()
+        # A timer that runs already looks at the time when it ends: a thread for each use would cost more than the use.
+        if entry.timer is None:
+            _start_timer(key, entry, IDLE_SECONDS)
+
+
+def _start_timer(key: tuple[Any, ...], entry: _Entry, seconds: float) -> None:
+    entry.timer = threading.Timer(seconds, _close_idle, (key, entry))
+    entry.timer.daemon = True
+    entry.timer.name = "pulsar-idle-client"
+    entry.timer.start()
 
 
 def _close_idle(key: tuple[Any, ...], entry: _Entry) -> None:
     with _lock:
-        if entry.users or entry.timer is not threading.current_thread() or _entries.get(key) is not entry:
+        entry.timer = None
+        if entry.users or _entries.get(key) is not entry:
+            return
+        left = entry.idle_since + IDLE_SECONDS - time.monotonic()
+        if left > 0:
+            _start_timer(key, entry, left)
             return
         del _entries[key]
     entry.client.close()

@@ -58,6 +58,27 @@ def test_idle_client_is_closed_and_recreated(broker: Broker, monkeypatch: pytest
         assert second is not first
 
 
+def test_uses_one_after_another_share_a_timer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[float] = []
+    start = module._start_timer
+    monkeypatch.setattr(module, "_start_timer", lambda *given: started.append(given[2]) or start(*given))
+    read = options(broker.service_url)
+    for _ in range(20):
+        with shared_client(read) as (client, _):
+            pass
+    assert started == [module.IDLE_SECONDS]
+    # The timer of the first use ends, and the client has been used since.
+    ((key, entry),) = module._entries.items()
+    entry.idle_since -= module.IDLE_SECONDS - 30
+    module._close_idle(key, entry)
+    assert len(started) == 2 and 29 < started[1] <= 30
+    with shared_client(read) as (same, _):
+        assert same is client
+        # It ends during a use: the next release starts another one.
+        module._close_idle(key, entry)
+    assert started[2:] == [module.IDLE_SECONDS]
+
+
 def test_changed_credentials_create_another_client(broker: Broker, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
