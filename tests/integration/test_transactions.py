@@ -436,7 +436,8 @@ def test_what_takes_too_long(api: Api, client: Any, topic: NewTopic, eventually:
     producer = client.create_producer(target, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     consumers = [client.subscribe(source, f"sub{kind}", kind, initial_position=EARLIEST) for kind in TYPES]
     after = client.subscribe(target, "after", initial_position=EARLIEST)
-    transaction = client.new_transaction(timeout_seconds=1.5)
+    # Long enough for what is registered below, even on a machine that stands still for a while.
+    transaction = client.new_transaction(timeout_seconds=4)
     api.send_all(producer, [b"registered"], txn=transaction)
     # In an open batch that nobody sends: it must never be written after the broker has let go of the transaction.
     open_batch = api.enqueue(producer, b"never", txn=transaction)
