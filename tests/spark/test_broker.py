@@ -77,7 +77,7 @@ def test_broker_reader_names_have_prefix_and_end(broker: Broker, topic: NewTopic
             assert isinstance(stats, dict) and len(stats["subscriptions"]) == 2
             assert all(subscription.startswith("my-job") for subscription in stats["subscriptions"])
             assert not any(one["durable"] for one in stats["subscriptions"].values())
-    assert broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == []
+    broker.wait_unsubscribed(name)
 
 
 def test_broker_closed_raises(broker: Broker, topic: NewTopic) -> None:

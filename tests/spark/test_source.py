@@ -245,8 +245,7 @@ def test_source_leaves_no_subscription(
     assert len(texts(read(name, startingTime="5"))) == 20
     assert read(name).limit(3).count() == 3
     for partition in range(2):
-        path = f"{name}-partition-{partition}".replace("://", "/")
-        assert broker.admin("GET", f"{path}/subscriptions") == []
+        broker.wait_unsubscribed(f"{name}-partition-{partition}")
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

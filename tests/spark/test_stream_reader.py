@@ -249,7 +249,7 @@ def test_nothing_is_left_without_a_named_cursor(
     _, end = trigger(stream, stream.initialOffset())
     stream.commit(end)
     stream.stop()
-    wait_until(lambda: broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == [], 10)
+    broker.wait_unsubscribed(name)
 
 
 def mark_delete(broker: Broker, name: str, cursor: str) -> str:

@@ -22,7 +22,6 @@ from pulsar_native import MessageId
 from support import stream_driver
 from support.brokers import Broker, NewTopic, OwnBroker, admin
 from support.publishing import Publish, publish_groups
-from support.until import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,8 +84,7 @@ def test_stream_available_now_continues_at_its_end(
     assert [set(end) for end in ends] == [{"version", "positions"}] * 4
     assert ends[0]["positions"][f"{name}-partition-0"].endswith(":0:10") or len(ends) == 4
     for partition in range(2):
-        path = f"{name}-partition-{partition}".replace("://", "/")
-        wait_until(lambda path=path: broker.admin("GET", f"{path}/subscriptions") == [], 20)
+        broker.wait_unsubscribed(f"{name}-partition-{partition}")
 
 
 def test_stream_option_errors_reach_the_user(stream: NewStream, topic: NewTopic, tmp_path: Path) -> None:

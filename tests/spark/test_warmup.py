@@ -50,7 +50,7 @@ def test_warm_up_connects_the_client_of_the_plan(
     (entry,) = clients._entries.values()
     with shared_client(made.read_options()) as (client, _):
         assert client is entry.client
-    assert broker.admin("GET", f"{name.replace('://', '/')}-partition-0/subscriptions") == []
+    broker.wait_unsubscribed(f"{name}-partition-0")
 
 
 @pytest.mark.parametrize("given", ["topic", "topics", "topicsPattern"])

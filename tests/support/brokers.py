@@ -1,6 +1,6 @@
 """Fixtures of real brokers: some shared by the run, private ones for faults, unique topics and namespaces.
 
-Imports only pytest, the standard library and dev/broker.py, since every environment loads it.
+Imports only pytest, the standard library and what needs no more, since every environment loads it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import pytest
 
 from broker import Standalone
+from support.until import wait_until
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class Broker:
     def admin(self, method: str, path: str, body: object = None) -> object:
         """Call the admin interface (path below /admin/v2/) and return the JSON of its answer, None for no content."""
         return admin(self.admin_url, method, path, body)
+
+    def wait_unsubscribed(self, topic: str) -> None:
+        """Wait until a topic has no subscription; fails after 20 s.
+
+        The broker confirms the close of a reader, and removes its subscription a moment later.
+        """
+        path = f"{topic.replace('://', '/')}/subscriptions"
+        wait_until(lambda: self.admin("GET", path) == [], 20)
 
 
 # Folder of the brokers that all suites of a run share, and the runner's process id; unset without a runner.
