@@ -26,8 +26,9 @@ from pyspark_pulsar.positions import Position
 DEFAULT_BYTES = 64 * 1024 * 1024
 # Entries of one ledger for which the broker is not asked by default: batches of the usual size make half of that.
 _FEW_ENTRIES = 256
-# Ranges share a task up to this number of entries, while there are at least this number of tasks. The reader of a range
-# counts as entries too, as opening a file does in Spark's file sources (openCostInBytes).
+# Ranges share a task up to this number of entries, while there are at least this number of tasks, or as many as run at
+# a time if that is less. The reader of a range counts as entries too, as opening a file does in Spark's file sources
+# (openCostInBytes).
 _JOINED_ENTRIES = 512
 _LEAST_TASKS = 32
 _OPEN_COST_IN_ENTRIES = 4
@@ -84,10 +85,10 @@ def _known_entries(item: Range) -> int | None:
 def joined(ranges: Sequence[Range], slots: int | None = None) -> list[tuple[Range, ...]]:
     """Return the ranges that are not empty by task, in the same order: small neighbours share one.
 
-    `slots` is how many tasks run at a time: there are no more tasks then, unless one would be too large, and the
-    largest is as small as that allows. By default that is not known. A task costs about as much as the reading of
-    50,000 messages of 100 B. A range over several ledgers, whose number of entries is not known, has a task of its own,
-    and so have the pieces of one topic partition, which were cut for that.
+    `slots` is how many tasks run at a time, if that is known: there are no more tasks then, unless one would be too
+    large, and the largest is as small as that allows. A task costs about as much as the reading of 50,000 messages of
+    100 B. A range over several ledgers, whose number of entries is not known, has a task of its own, and so have the
+    pieces of one topic partition, which were cut for that.
     """
     filled = [item for item in ranges if not item.is_empty]
     known = [_known_entries(item) for item in filled]
@@ -95,8 +96,9 @@ def joined(ranges: Sequence[Range], slots: int | None = None) -> list[tuple[Rang
     if slots is None:
         limit = min(_JOINED_ENTRIES, sum(weight for weight in weights if weight is not None) // _LEAST_TASKS)
     else:
+        most = min(slots, _LEAST_TASKS)
         # The smallest limit that is enough.
-        limit = bisect_left(range(_JOINED_ENTRIES), True, key=lambda size: len(_within(filled, weights, size)) <= slots)
+        limit = bisect_left(range(_JOINED_ENTRIES), True, key=lambda size: len(_within(filled, weights, size)) <= most)
     return [tuple(each) for each in _within(filled, weights, limit)]
 
 

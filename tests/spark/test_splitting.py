@@ -84,6 +84,8 @@ def test_joined_tasks_are_neither_small_nor_few(counts: list[int], tasks: list[i
         ([27, 28, 26, 27], 4, [1] * 4),
         ([27, 28, 26, 27], 9, [1] * 4),
         ([1] * 66, 4, [17, 17, 17, 15]),
+        # A large cluster does not have a task for each of them.
+        ([1] * 66, 1000, [3] * 22),
         # A large range has a task of its own, and the others share the rest.
         ([500, *[60] * 5], 4, [1, 2, 2, 1]),
         ([5, 0, 5], 1, [2]),
