@@ -27,7 +27,7 @@ DEFAULT_BYTES = 64 * 1024 * 1024
 # Entries of one ledger for which the broker is not asked by default: batches of the usual size make half of that.
 _FEW_ENTRIES = 256
 # Ranges share a task up to this number of entries, while there are at least this number of tasks, or as many as run at
-# a time if that is less. The reader of a range counts as entries too, as opening a file does in Spark's file sources
+# a time if that is less. Each range has an open cost, in entries, as each file has in Spark's file sources
 # (openCostInBytes).
 _JOINED_ENTRIES = 512
 _LEAST_TASKS = 32

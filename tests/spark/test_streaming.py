@@ -84,7 +84,7 @@ def test_stream_available_now_continues_at_its_end(
     assert [set(end) for end in ends] == [{"version", "positions"}] * 4
     assert ends[0]["positions"][f"{name}-partition-0"].endswith(":0:10") or len(ends) == 4
     for partition in range(2):
-        broker.wait_unsubscribed(f"{name}-partition-{partition}")
+        broker.wait_unsubscribed(f"{name}-partition-{partition}", 20)
 
 
 def test_stream_option_errors_reach_the_user(stream: NewStream, topic: NewTopic, tmp_path: Path) -> None:

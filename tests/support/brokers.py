@@ -35,13 +35,13 @@ class Broker:
         """Call the admin interface (path below /admin/v2/) and return the JSON of its answer, None for no content."""
         return admin(self.admin_url, method, path, body)
 
-    def wait_unsubscribed(self, topic: str) -> None:
-        """Wait until a topic has no subscription; fails after 20 s.
+    def wait_unsubscribed(self, topic: str, seconds: float = 10) -> None:
+        """Wait until a topic has no subscription; fails after `seconds`.
 
         The broker confirms the close of a reader, and removes its subscription a moment later.
         """
         path = f"{topic.replace('://', '/')}/subscriptions"
-        wait_until(lambda: self.admin("GET", path) == [], 20)
+        wait_until(lambda: self.admin("GET", path) == [], seconds)
 
 
 # Folder of the brokers that all suites of a run share, and the runner's process id; unset without a runner.
