@@ -26,7 +26,7 @@ from pathlib import Path
 
 import environments
 from environments import ROOT, python_of
-from test import shared_broker
+from test import other_brokers, shared_broker
 
 PROCESSES = 2
 
@@ -252,7 +252,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [each for target in TARGETS for each in choose(target, options.modules, options.count, chance)]
     print(f"mutants: {len(chosen)} of seed {options.seed}", flush=True)
     survivors, broken, killed = [], set(), 0
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, shared_broker() as env:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        other_brokers() as others,
+        shared_broker(others) as env,
+    ):
         workers = [Worker(Path(folder) / str(number), env) for number in range(PROCESSES)]
         with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
             # Each worker has its files: what it has measured of one serves all its mutants.

@@ -60,6 +60,8 @@ class Suite:
     processes: int = 1
     # How xdist shares them. Files stay whole unless a suite says otherwise: their tests share brokers.
     dist: str = "loadfile"
+    # True if its processes do not share the runner's broker: a test may unload a whole namespace.
+    has_own_brokers: bool = False
     # The suite whose tests it runs, in another environment: such a suite runs with --long, or when it is named.
     again: str = ""
 
@@ -79,7 +81,7 @@ SUITES = (
     Suite("support", ("dev",)),
     Suite("client", ("dev",), processes=2),
     # Mostly waiting, for time-outs and for brokers.
-    Suite("integration", ("dev",), processes=3),
+    Suite("integration", ("dev",), processes=3, has_own_brokers=True),
     # Programs on the official client and on ours: one file, mostly waiting, and no program needs another, but for those
     # of one group, which share a broker.
     Suite("compat", ("dev",), processes=2, dist="loadgroup"),
@@ -152,6 +154,8 @@ def run_suite(
     written.unlink(missing_ok=True)
     if suite.spark is not None and "SPARK_SUBMIT_OPTS" not in env:
         env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
+    if suite.has_own_brokers:
+        env = {**env, "PULSAR_TEST_BROKER_EACH": suite.name}
     say(f"{suite.name}: starts")
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
@@ -159,6 +163,8 @@ def run_suite(
         # A process that dies fails the suite at once: a new one would be given the same test again.
         command += ["-n", str(suite.processes), "--dist", suite.dist, "--max-worker-restart", "0"]
     code, cpu_seconds = _run(command, env, None if shown else _output_of(suite.name))
+    if suite.has_own_brokers and "PULSAR_TEST_BROKERS" in env:
+        _stop_brokers(Path(env["PULSAR_TEST_BROKERS"]), f"{suite.name}-*")
     if not written.exists():
         _fail(f"{suite.name}: pytest ended with {code} and wrote no results")
         return Count(failed=1)
@@ -292,37 +298,46 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
 
 
 @contextlib.contextmanager
-def shared_broker(number: int = 1) -> Iterator[dict[str, str]]:
-    """Give the environment that points tests to a broker started here, or to the one they already point to.
+def other_brokers() -> Iterator[dict[str, str]]:
+    """Give the environment by which tests find other kinds of broker than the runner's, and stop those at the end.
 
-    Brokers that run at a time have different numbers. Other kinds of broker are started by the first test that needs
-    one, in a folder the environment names, and serve all suites that are given the same environment: each start is a
-    dozen seconds of CPU. All are stopped here.
+    The first test that needs one starts it, in a folder the environment names, and it serves all suites: a start takes
+    seconds of CPU, and a broker without work takes 3 % of a core.
     """
     env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
     env.pop("PYTHONPATH", None)
+    folder = RESULTS / f"brokers-{os.getpid()}"
+    try:
+        yield {**env, "PULSAR_TEST_BROKERS": str(folder), "PULSAR_TEST_RUNNER": str(os.getpid())}
+    finally:
+        _stop_brokers(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop_brokers(folder: Path, kind: str = "*") -> None:
+    for started in sorted(folder.glob(f"{kind}/broker.json")):
+        Standalone(started.parent).stop()
+
+
+@contextlib.contextmanager
+def shared_broker(env: dict[str, str], number: int = 1) -> Iterator[dict[str, str]]:
+    """Give the environment that points tests to a broker started here, or to the one they already point to.
+
+    Brokers that run at a time have different numbers.
+    """
     if "PULSAR_TEST_SERVICE_URL" in env and "PULSAR_TEST_ADMIN_URL" in env:
         yield env
         return
     folder = RESULTS / f"broker-{os.getpid()}-{number}"
-    others = folder / "others"
     broker = Standalone(folder)
     try:
         say("broker: starts")
         started = time.monotonic()
         broker.start().wait_ready()
         say(f"broker: ready in {time.monotonic() - started:.0f} s")
-        yield {
-            **env,
-            "PULSAR_TEST_SERVICE_URL": broker.service_url,
-            "PULSAR_TEST_ADMIN_URL": broker.admin_url,
-            "PULSAR_TEST_BROKERS": str(others),
-            "PULSAR_TEST_RUNNER": str(os.getpid()),
-        }
+        yield {**env, "PULSAR_TEST_SERVICE_URL": broker.service_url, "PULSAR_TEST_ADMIN_URL": broker.admin_url}
     finally:
         broker.stop()
-        for other in sorted(others.glob("*/broker.json")):
-            Standalone(other.parent).stop()
         if broker.log.exists():
             shutil.move(broker.log, RESULTS / ("broker.log" if number == 1 else f"broker-{number}.log"))
         shutil.rmtree(folder, ignore_errors=True)
@@ -365,13 +380,14 @@ def run(
         if with_checks:
             # Beside the longest suite, and first of the others: what they find is known soonest.
             steps.insert(1, lambda _env: run_checks(shown=False))
-        for count in _run_beside(steps, jobs, _IDLE_SECONDS_OF_SLOW if slow else _IDLE_SECONDS):
-            total.add(count)
+        with other_brokers() as env:
+            for count in _run_beside(steps, jobs, env, _IDLE_SECONDS_OF_SLOW if slow else _IDLE_SECONDS):
+                total.add(count)
         return total
     if with_checks:
         total.add(run_checks())
     if suites:
-        with shared_broker() as env:
+        with other_brokers() as others, shared_broker(others) as env:
             for suite in suites:
                 total.add(run_one(suite, env))
     return total
@@ -387,7 +403,10 @@ def run_checks(*, shown: bool = True) -> Count:
 
 
 def _run_beside(
-    steps: Sequence[Callable[[dict[str, str]], Count]], jobs: int, idle_seconds: float = _IDLE_SECONDS
+    steps: Sequence[Callable[[dict[str, str]], Count]],
+    jobs: int,
+    others: dict[str, str],
+    idle_seconds: float = _IDLE_SECONDS,
 ) -> list[Count]:
     """Run steps `jobs` at a time, in their order, each with the next free broker, and return their counts."""
     left = list(steps)
@@ -396,7 +415,7 @@ def _run_beside(
         _output_of(suite.name).unlink(missing_ok=True)
 
     def work(number: int) -> None:
-        with shared_broker(number) as env:
+        with shared_broker(others, number) as env:
             while not _stopping.is_set():
                 with _lock:
                     if not left:

@@ -46,6 +46,8 @@ class Broker:
 
 # Folder of the brokers that all suites of a run share, and the runner's process id; unset without a runner.
 SHARED_BROKERS, RUNNER = "PULSAR_TEST_BROKERS", "PULSAR_TEST_RUNNER"
+# Name of the suite whose processes have brokers of their own; unset for the others.
+BROKER_EACH = "PULSAR_TEST_BROKER_EACH"
 
 # Those this process has started: their process objects must not be collected while the brokers run.
 _started_for_all: list[Standalone] = []
@@ -106,16 +108,23 @@ def shared_by_run(name: str, tmp_path_factory: pytest.TempPathFactory, **options
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Give the shared broker: the one the runner started, else one of this session.
 
-    Of several processes that share a suite only the first gets the runner's: a test may unload a whole namespace. Each
-    other one has a broker that the suites of the run use one after the other.
+    The processes of a suite share the runner's, but for a suite of which a test may unload a whole namespace: there
+    only the first one gets it.
     """
-    service_url, admin_url = os.environ.get("PULSAR_TEST_SERVICE_URL"), os.environ.get("PULSAR_TEST_ADMIN_URL")
-    process = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-    if service_url and admin_url and process == "gw0":
-        yield Broker(service_url, admin_url)
+    process, suite = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get(BROKER_EACH)
+    if given := broker_of_runner(process, suite):
+        yield given
         return
-    with shared_by_run(process, tmp_path_factory) as started:
+    with shared_by_run(process if suite is None else f"{suite}-{process}", tmp_path_factory) as started:
         yield Broker(started.service_url, started.admin_url)
+
+
+def broker_of_runner(process: str, suite: str | None) -> Broker | None:
+    """Return the runner's broker, None if there is none for this process of a suite."""
+    service_url, admin_url = os.environ.get("PULSAR_TEST_SERVICE_URL"), os.environ.get("PULSAR_TEST_ADMIN_URL")
+    if not service_url or not admin_url or (suite is not None and process != "gw0"):
+        return None
+    return Broker(service_url, admin_url)
 
 
 @pytest.fixture(scope="session")

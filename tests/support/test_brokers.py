@@ -11,7 +11,16 @@ import pytest
 
 import pulsar_native
 from broker import BrokerError, Standalone
-from support.brokers import RUNNER, SHARED_BROKERS, Broker, NewTopic, OwnBroker, admin, shared_by_run
+from support.brokers import (
+    RUNNER,
+    SHARED_BROKERS,
+    Broker,
+    NewTopic,
+    OwnBroker,
+    admin,
+    broker_of_runner,
+    shared_by_run,
+)
 from support.relay import Command, NewRelay
 
 pulsar = pytest.importorskip("pulsar")
@@ -48,6 +57,21 @@ def test_shared_by_run_one_broker_ends_with_runner(
         runner.wait()
     wait_until(lambda: again.process_id() is None)
     assert not again.healthy(1)
+
+
+@pytest.mark.parametrize(
+    ("process", "suite", "is_given"),
+    [("gw0", None, True), ("gw2", None, True), ("gw0", "integration", True), ("gw1", "integration", False)],
+)
+def test_broker_of_runner_is_not_for_each_process(
+    monkeypatch: pytest.MonkeyPatch, process: str, suite: str | None, is_given: bool
+) -> None:
+    monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:2")
+    given = Broker("pulsar://127.0.0.1:1", "http://127.0.0.1:2")
+    assert broker_of_runner(process, suite) == (given if is_given else None)
+    monkeypatch.delenv("PULSAR_TEST_ADMIN_URL")
+    assert broker_of_runner(process, suite) is None
 
 
 def test_a_client_stays_on_the_relay(broker: Broker, topic: NewTopic, relay: NewRelay) -> None:

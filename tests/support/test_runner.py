@@ -132,6 +132,28 @@ def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
     assert str(runner.run_suite(suite, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"
 
 
+def test_suite_with_own_brokers_stops_them(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others, stopped = project / "brokers", []
+    for name in ("both-gw1", "both-gw2", "secure"):
+        (others / name).mkdir(parents=True)
+        (others / name / "broker.json").touch()
+
+    class Stopped:
+        def __init__(self, folder: Path) -> None:
+            self._folder = folder
+
+        def stop(self) -> None:
+            stopped.append(self._folder.name)
+
+    monkeypatch.setattr(runner, "Standalone", Stopped)
+    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env["PULSAR_TEST_BROKERS"] = str(others)
+    runner.run_suite(Suite("both", ("dev",)), [], env)
+    assert stopped == []
+    runner.run_suite(Suite("both", ("dev",), has_own_brokers=True), [], env)
+    assert stopped == ["both-gw1", "both-gw2"]
+
+
 def test_suites_run_beside_each_other(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
