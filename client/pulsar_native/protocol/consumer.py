@@ -122,6 +122,9 @@ class ConsumerCore:
         self._decoded: Decoded | None = None
         # Index from which the messages of that entry are neither dequeued nor created; None when all are created.
         self._cut_at: int | None = None
+        # True if the last entry was one of a single message that needs nothing but parsing: the next may be one, too.
+        # To parse a batch in vain would double its cost.
+        self._may_be_single = False
         # Buffer the APIs dequeue from without the lock, and whether it is in use.
         self.prefetch = PrefetchBuffer()
         self._prefetches = False
@@ -257,6 +260,10 @@ class ConsumerCore:
                 return self.prefetch.messages.popleft()
             self.count_dequeued()
         if not self._messages:
+            if prefetch and self._may_be_single and self._cut_at is None and self._deliveries:
+                message = self._dequeue_single(min(prefetch, _AHEAD_MESSAGES))
+                if message is not None:
+                    return message
             if not self._begin_slice():
                 return None
             decoded, first = self._decoded, self._cut_at
@@ -292,20 +299,33 @@ class ConsumerCore:
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
+    def _dequeue_single(self, most: int) -> Message | None:
+        """As `_dequeue_few` for an entry of one message that needs only parsing; None where the next is another."""
+        ahead = self._decode_singles(min(most, max(1, self._left_before_permits())), _AHEAD_BYTES)
+        if not ahead:
+            self._may_be_single = False
+            return None
+        return self._dequeue_ahead(ahead, sum(map(len, ahead)), most)
+
     def _dequeue_few(self, decoded: Decoded, most: int) -> Message:
         """Return the next message of an entry of few messages, and prefetch the others and such entries behind it."""
         assert self._cut_at is not None
         ahead = decoded.messages_from(self._cut_at)
         self._cut_at = None
+        self._may_be_single = decoded.is_single
+        return self._dequeue_ahead(ahead, decoded.payload_bytes(), most)
+
+    def _dequeue_ahead(self, ahead: list[Message], size: int, most: int) -> Message:
+        """Return the first of messages with `size` payload bytes, and prefetch the others and those behind them."""
         message = ahead.pop(0)
         self._position.last_message = message
         self.permits.count(1)
-        size = decoded.payload_bytes()
-        # Entries are like the ones before them: to parse a batch in vain would double its cost.
-        may_be_single = decoded.is_single
-        while len(ahead) < min(most, self._left_before_permits()) and size < _AHEAD_BYTES:
-            fitting = min(most, self._left_before_permits()) - len(ahead)
-            singles = self._decode_singles(fitting, _AHEAD_BYTES - size) if may_be_single else ()
+        while (
+            self._deliveries
+            and size < _AHEAD_BYTES
+            and (fitting := min(most, self._left_before_permits()) - len(ahead)) > 0
+        ):
+            singles = self._decode_singles(fitting, _AHEAD_BYTES - size) if self._may_be_single else ()
             if singles:
                 ahead += singles
                 size += sum(map(len, singles))
@@ -315,10 +335,10 @@ class ConsumerCore:
             following = self._decoded
             if following is None:
                 continue
+            self._may_be_single = following.is_single
             if following.wanted > _FEW:
                 self._cut_at = 0
                 break
-            may_be_single = following.is_single
             ahead += following.messages()
             size += following.payload_bytes()
         # Entries that are not delivered return permits, too: their number may have become too large meanwhile.

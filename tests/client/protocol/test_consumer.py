@@ -486,14 +486,8 @@ def test_dequeue_singles_up_to_limits_and_batch() -> None:
     assert values(core) == [6, 7]
 
 
-@pytest.mark.parametrize(("entry", "looks"), [(batch(0, 2), []), (single_entry(b"0"), [3, 0])])
-def test_few_looks_for_singles_behind_a_single_only(
-    entry: bytes, looks: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    core, decoding = attached(100)
-    core.enable_prefetch()
-    for number in range(4):
-        core.append(command(number), entry)
+def looks_for_singles(monkeypatch: pytest.MonkeyPatch, decoding: PlainDecoding) -> list[int]:
+    """Return a list that gets the number of messages found by each look for entries of one message."""
     asked: list[int] = []
     inner = decoding.decode_singles
 
@@ -503,10 +497,47 @@ def test_few_looks_for_singles_behind_a_single_only(
         return found
 
     monkeypatch.setattr(decoding, "decode_singles", decode_singles)
+    return asked
+
+
+@pytest.mark.parametrize(("entry", "looks"), [(batch(0, 2), []), (single_entry(b"0"), [3])])
+def test_few_looks_for_singles_behind_a_single_only(
+    entry: bytes, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, decoding = attached(100)
+    core.enable_prefetch()
+    for number in range(4):
+        core.append(command(number), entry)
+    asked = looks_for_singles(monkeypatch, decoding)
     assert core.dequeue(prefetch=10) is not None
-    # The second look finds the queue empty.
     assert asked == looks
     assert len(values(core)) == (3 if looks else 7)
+
+
+def test_single_arriving_alone_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, decoding = attached(100)
+    core.enable_prefetch()
+    asked = looks_for_singles(monkeypatch, decoding)
+    taken = []
+    # The first one shows what the entries are like, and a batch that they are not.
+    for number, entry in enumerate([single_entry(b"0"), single_entry(b"1"), single_entry(b"2"), batch(3, 9)] * 2):
+        core.append(command(number), entry)
+        while (message := core.dequeue(prefetch=10)) is not None:
+            taken.append(int(message.data()))
+    assert taken == list(range(12)) * 2 and asked == [1, 1, 0] * 2
+    assert core.permits.to_return == decoding.counted == 24
+
+
+@pytest.mark.parametrize("queue_size", [1, 2, 3, 8])
+def test_single_arriving_alone_returns_its_permit(queue_size: int) -> None:
+    core, _ = attached(queue_size)
+    core.enable_prefetch()
+    for number in range(12):
+        core.append(command(number), single_entry(b"%d" % number))
+        message = core.dequeue(prefetch=10)
+        assert message is not None and message.data() == b"%d" % number and core.dequeue(prefetch=10) is None
+        assert core._position.last_dequeued_message_id == MessageId(-1, LEDGER, number, -1)
+        assert core.permits.to_return == (number + 1) % max(1, queue_size // 2)
 
 
 def test_dequeue_singles_is_position_of_next_attachment() -> None:

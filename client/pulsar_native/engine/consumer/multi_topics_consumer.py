@@ -295,11 +295,12 @@ class MultiTopicsConsumer:
         return any(child.state in (State.CLOSED, State.FAILED) for child in self.children)
 
     def _wake_first(self) -> None:
-        if not self._waiters:
+        try:
+            wake = self._waiters[0]
+        except IndexError:
+            # The last one may go at any time.
             return
-        # The last one may go meanwhile: there is nobody to wake then.
-        with contextlib.suppress(IndexError):
-            self._waiters[0]()
+        wake()
 
     def wait_then(self, wake: Wake) -> None:
         """Add a waiter: `wake` is called when there is a message and all earlier waiters were served.

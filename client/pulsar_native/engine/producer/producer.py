@@ -221,7 +221,7 @@ class PartitionProducer(Handler):
                 self.drain_late()
             return None
         full = self.enqueue(payload, b"", None, callback)
-        if full is None:
+        if full is None and self.core.batching:
             self._open_fast_path()
         return full
 
@@ -236,7 +236,7 @@ class PartitionProducer(Handler):
                 self.drain_late()
             return None
         full = self.enqueue(payload, fields, described_by(fields), callback)
-        if full is None:
+        if full is None and self.core.batching:
             self._open_fast_path()
         return full
 
