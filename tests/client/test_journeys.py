@@ -118,6 +118,8 @@ def test_receive_runs_through_the_files_listed(broker: Broker, topic: NewTopic, 
                 publisher.publish()
                 # The ring is filled when the message is in the queue; looking at it calls nothing of the package.
                 wait_until(lambda: bool(consumer._inner._ring))
+                # As for the first message: what the entry before was like may shorten the way.
+                consumer._inner.children[0].core._may_be_single = False
                 consumer.receive()
 
             found = min((trace.of(arrive_and_receive) for _ in range(20)), key=len)
