@@ -70,11 +70,15 @@ def moment(millis: int, micros: int = 0) -> str:
 
 @pytest.fixture
 def timed(publish: Publish, client: Client, topic: NewTopic) -> tuple[str, list[int]]:
-    """Give a topic with five batches of two messages, 100 ms apart, and the publish time of each batch."""
+    """Give a topic with five batches of two messages, 600 ms apart, and the publish time of each batch.
+
+    The broker finds a time by its own clock, and a busy machine may take longer to get a message there than a small
+    slack.
+    """
     name = topic("timed")
     for number in range(5):
         publish(name, [f"{number}a", f"{number}b"])
-        time.sleep(0.1)  # More than the slack of the tests.
+        time.sleep(0.6)  # More than the slack of the tests.
     reader = client.create_reader(name, MessageId.earliest)
     times = [reader.read_next(10_000).publish_timestamp() for _ in range(10)][::2]
     reader.close()
@@ -100,14 +104,14 @@ def test_pushdown_publish_time_reads_less(
         (f"__publishTime BETWEEN {moment(times[1])} AND {moment(times[2])}", lambda at: times[1] <= at <= times[2]),
     ]
     for condition, wanted in cases:
-        frame = read(name, timeSlackMs="40").where(condition)
+        frame = read(name, timeSlackMs="500").where(condition)
         found = [bytes(row["value"]).decode() for row in frame.collect()]
         assert found == [text for text in everything if wanted(times[int(text[0])])], condition
         assert scanned(frame) == len(found), condition
         assert filters(frame) == "", condition
     # The broker did not send what is before the range.
     before = sent(broker, name)
-    assert read(name, timeSlackMs="40").where(f"__publishTime >= {moment(times[4])}").count() == 2
+    assert read(name, timeSlackMs="500").where(f"__publishTime >= {moment(times[4])}").count() == 2
     narrow = sent(broker, name) - before
     before = sent(broker, name)
     assert read(name).count() == 10
