@@ -122,8 +122,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def outside_suites() -> dict[str, str]:
+    """Return the environment without the suite these tests are of, whose results it names."""
+    return {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+
+
 def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env = outside_suites()
     suite = Suite("both", ("dev",))
     assert str(runner.run_suite(suite, [], env)) == "1 passed, 0 failed, 0 skipped"
     ran = json.loads((project / ".results" / "both.json").read_text())["tests"]
@@ -146,7 +151,7 @@ def test_suite_with_own_brokers_stops_them(project: Path, monkeypatch: pytest.Mo
             stopped.append(self._folder.name)
 
     monkeypatch.setattr(runner, "Standalone", Stopped)
-    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env = outside_suites()
     env["PULSAR_TEST_BROKERS"] = str(others)
     runner.run_suite(Suite("both", ("dev",)), [], env)
     assert stopped == []
@@ -187,7 +192,7 @@ def test_interrupt_ends_suites_beside_each_other(project: Path, tmp_path: Path) 
         (folder / "conftest.py").write_text(_CONFTEST)
         (folder / f"test_{name}.py").write_text(_WAITING.format(name=name, place=project))
     program.write_text(_INTERRUPTED.format(dev=ROOT / "dev", place=project))
-    env = {name: text for name, text in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env = outside_suites()
     env |= {"PULSAR_TEST_SERVICE_URL": "pulsar://127.0.0.1:1", "PULSAR_TEST_ADMIN_URL": "http://127.0.0.1:1"}
     process = subprocess.Popen([sys.executable, str(program)], env=env, stdout=subprocess.PIPE, text=True)
     try:
@@ -230,7 +235,7 @@ def test_failures_are_shown_at_the_end(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runner, "_failures", [])
-    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    env = outside_suites()
     runner.run_suite(Suite("both", ("dev",)), [], env, slow=True)
     capfd.readouterr()
     runner._show_failures()

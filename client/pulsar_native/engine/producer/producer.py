@@ -221,7 +221,7 @@ class PartitionProducer(Handler):
                 self.drain_late()
             return None
         full = self.enqueue(payload, b"", None, callback)
-        if full is None and self.core.batching:
+        if full is None:
             self._open_fast_path()
         return full
 
@@ -236,7 +236,7 @@ class PartitionProducer(Handler):
                 self.drain_late()
             return None
         full = self.enqueue(payload, fields, described_by(fields), callback)
-        if full is None and self.core.batching:
+        if full is None:
             self._open_fast_path()
         return full
 
@@ -258,8 +258,10 @@ class PartitionProducer(Handler):
 
     def _open_fast_path(self) -> None:
         """Open the fast path for the next messages that need no checks of their own."""
+        core = self.core
+        if not core.batching:
+            return
         with self._lock:
-            core = self.core
             if not core.batch_is_open or self.state is not State.READY:
                 return
             late = core.drain_fast_path()
