@@ -6,9 +6,11 @@ import base64
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native._validation import check_parts, sending_work_of, whole_number
 from pulsar_native.arrow.encode import TableRows
 from pulsar_native.config import ProducerConfig
@@ -20,11 +22,37 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
-from pulsar_native.wire._impl import encode_single_fields, only_bytes
-from pulsar_native.wire._impl import usual_fields as usual_fields
+from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.wire._impl import encode_single_fields, only_bytes, usual_fields
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+class FastPaths(NamedTuple):
+    """Buffer that the compiled forms of `send` and `send_async` append to, where no message needs another check."""
+
+    of_bytes: FastPathBuffer | None
+    # The same of a producer whose values a schema encodes.
+    of_values: FastPathBuffer | None
+    drain_late: Callable[[], None] | None
+    usual_fields: Callable[[object, object, object, object], bytes | None]
+
+
+def fast_paths(producer: TopicProducer, schema: Schema[Any]) -> FastPaths:
+    """Return what a producer of an API may append to."""
+    encoder = usual_fields if producer.sends_described else _looked_at
+    found = None if schema.separates_key else producer.fast_path()
+    if found is None:
+        return FastPaths(None, None, None, encoder)
+    buffer, drain_late = found
+    if type(schema) is BytesSchema:
+        return FastPaths(buffer, None, drain_late, encoder)
+    return FastPaths(None, buffer, drain_late, encoder)
+
+
+def _looked_at(_properties: object, _key: object, _ordering_key: object, _event_time: object) -> None:
+    """Return no encoded fields: the message is looked at on its way."""
 
 
 def outgoing(
@@ -74,11 +102,23 @@ def encoded(
     if content is None:
         return None, partition_key, False
     if not schema.separates_key:
-        return schema.encode(content), partition_key, False
+        return payload_of(schema, content), partition_key, False
     if partition_key is not None:
         raise InvalidMessage("The schema makes the message's key of the value: partition_key must not be given besides")
     key, payload = schema.encode_separated(content)
-    return payload, key, key is None
+    return None if payload is None else _checked(schema, payload), key, key is None
+
+
+def payload_of(schema: Schema[Any], value: Any) -> bytes:
+    """Return the payload of a value; raises `InvalidRecord` also where the schema, an application's, returns none."""
+    payload = schema.encode(value)
+    return payload if type(payload) is bytes else _checked(schema, payload)
+
+
+def _checked(schema: Schema[Any], payload: object) -> bytes:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidRecord(f"encode of {type(schema).__name__} must return bytes, not {type(payload).__name__}")
 
 
 def _check_clusters(clusters: object) -> None:
@@ -199,7 +239,9 @@ def table_slices(
     """Return what `send_table` was given in slices; columns that do not fit are refused at once."""
     if schema.separates_key:
         raise InvalidConfiguration("send_table has no form for a schema that separates the key; use send_many")
-    encode: Callable[[Any], bytes] | None = None if type(schema) in (BytesSchema, StringSchema) else schema.encode
+    encode: Callable[[Any], bytes] | None = None
+    if type(schema) not in (BytesSchema, StringSchema):
+        encode = partial(payload_of, schema)
     rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
     return (Slice(*part) for part in rows.slices(slice_size(config)))
 

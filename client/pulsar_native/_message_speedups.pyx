@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=True
-"""`_message_fields` and the usual steps of the sync API, compiled; optional, and with the same behaviour.
+"""`_message_fields` and the usual steps of both APIs, compiled; optional, and with the same behaviour.
 
 Rules: offsets come from the decoder, which has compared them with the body; slices are limited to it all the same. The
-types take no part in garbage collection: a message refers to its entry and to numbers, an entry to what was decoded,
-and nothing refers back.
+types of messages take no part in garbage collection: a message refers to its entry and to numbers, an entry to what was
+decoded, and nothing refers back.
 """
 
 cimport cython
@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t
 from libc.string cimport memchr
 
+from asyncio import _get_running_loop
 from collections import deque
 
 from pulsar_native.message_id import MessageId
@@ -765,31 +766,79 @@ def send_async(
 ):
     """As `sync.Producer.send_async`."""
     cdef int added
-    cdef object fields = b"", payload = content
     if (
         content is not None and disable_replication is False and sequence_id is None and schema is None
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and (callback is None or callable(callback))
     ):
-        fast_path = self._fast_path if type(content) is bytes else None
-        if fast_path is None and (fast_path := self._value_path) is not None:
-            try:
-                payload = self._schema.encode(content)
-            except Exception:
-                # Raised again there, or given to the callback.
-                payload = None
-        if fast_path is not None and type(payload) is bytes and not self._process.is_over:
-            if not (
-                properties is None and partition_key is None and ordering_key is None and event_timestamp is None
-            ):
-                fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
-            if fields is not None:
-                added = (<FastPathBuffer?>fast_path)._add(payload, None if callback is None else (callback,), fields)
-                if added:
-                    if added == 2:
-                        self._drain_late()
-                    return None
+        added = _add_usual(
+            self, content, None if callback is None else (callback,), properties, partition_key, ordering_key,
+            event_timestamp,
+        )
+        if added:
+            if added == 2:
+                self._drain_late()
+            return None
     return send_async.__wrapped__(
         self, content, callback, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
     )
+
+
+def send(
+    self,
+    content,
+    properties=None,
+    partition_key=None,
+    ordering_key=None,
+    sequence_id=None,
+    replication_clusters=None,
+    disable_replication=None,
+    event_timestamp=None,
+    deliver_at=None,
+    deliver_after=None,
+    schema=None,
+    txn=None,
+):
+    """As `asyncio.Producer.send`."""
+    cdef int added
+    if (
+        content is not None and disable_replication is None and sequence_id is None and schema is None
+        and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
+        and _get_running_loop() is self._loop
+    ):
+        future = self._new_future()
+        try:
+            added = _add_usual(self, content, future, properties, partition_key, ordering_key, event_timestamp)
+        except Exception:
+            # Raised again by the method in Python, for who awaits.
+            added = 0
+        if added:
+            if added == 2:
+                self._drain_late()
+            return future
+    return send.__wrapped__(
+        self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
+    )
+
+
+cdef int _add_usual(
+    self, content, callback, properties, partition_key, ordering_key, event_timestamp
+) except -1:
+    """Add a message that needs no check but those of the buffer: as `FastPathBuffer._add`, 0 for every other one."""
+    cdef object fields = b"", payload = content
+    fast_path = self._fast_path if type(content) is bytes else None
+    if fast_path is None and (fast_path := self._value_path) is not None:
+        try:
+            payload = self._schema.encode(content)
+        except Exception:
+            # Raised again by the method in Python.
+            payload = None
+    if fast_path is None or type(payload) is not bytes or self._process.is_over:
+        return 0
+    if not (properties is None and partition_key is None and ordering_key is None and event_timestamp is None):
+        fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
+        if fields is None:
+            return 0
+    return (<FastPathBuffer?>fast_path)._add(payload, callback, fields)

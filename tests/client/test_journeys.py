@@ -79,7 +79,10 @@ class Publisher:
 
     def publish(self) -> None:
         """Publish one message and wait for its receipt."""
-        self._run(self._producer.send(b"x"))
+        self._run(self._send())
+
+    async def _send(self) -> None:
+        await self._producer.send(b"x")
 
     def _run(self, work: Coroutine[object, object, object]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

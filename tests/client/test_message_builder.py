@@ -12,8 +12,10 @@ from pulsar_native import _message_builder
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.schema import KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
+from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single
+from support.encodes_to import EncodesTo
 
 NOTHING: dict[str, Any] = {
     "properties": None,
@@ -130,6 +132,15 @@ def test_values_by_schemas_of_any_kind() -> None:
     assert _message_builder.encoded(inline, KeyValue(None, "v"), "k") == (b"\xff" * 4 + b"\0\0\0\x01v", "k", False)
     with pytest.raises(InvalidMessage, match="partition_key must not be given"):
         _message_builder.encoded(pairs, KeyValue("k", "v"), "k")
+
+
+def test_payload_of_a_separating_schema_checked() -> None:
+    pairs = KeyValueSchema(StringSchema(), EncodesTo(bytearray(b"v")), KeyValueEncodingType.SEPARATED)
+    payload, _, _ = _message_builder.encoded(pairs, KeyValue("k", b""), None)
+    assert payload == b"v" and type(payload) is bytes
+    wrong = KeyValueSchema(StringSchema(), EncodesTo(5), KeyValueEncodingType.SEPARATED)
+    with pytest.raises(InvalidRecord, match="must return bytes, not int"):
+        _message_builder.encoded(wrong, KeyValue("k", b""), None)
 
 
 def test_a_null_key_stands_in_the_message() -> None:

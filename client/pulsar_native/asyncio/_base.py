@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.stats import CloseReport
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def returns_coroutine(method: F) -> F:
+    """Mark a method as a coroutine function for those who ask: mocks, and decorators such as those of retries."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(method)
+    method._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return method
 
 
 class Closeable(NotPicklable, ABC):

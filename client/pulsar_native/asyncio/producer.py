@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
+from pulsar_native._message_fields import compiled_form
 from pulsar_native._option_docs import option_docs
 from pulsar_native._options import MessageOptions
 from pulsar_native._type_vars import S, T_contra
-from pulsar_native.asyncio._base import Closeable
+from pulsar_native.asyncio._base import Closeable, returns_coroutine
+from pulsar_native.asyncio.send_future import MessageIdFuture, SendFuture
+from pulsar_native.engine.eager_call import EagerCall
 from pulsar_native.engine.interceptors import InterceptedProducer
-from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.loop import check_generation, generation, this_process
 from pulsar_native.engine.metrics.reports import of_producer
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
-from pulsar_native.message import NewMessage
+from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.send_op import Callback
@@ -47,8 +50,14 @@ class Producer(Closeable, Generic[T_contra]):
         self._schema = schema
         self._separates_key = schema.separates_key
         self._take_plain = inner.fast_send()
+        self._take_described = inner.fast_send_described()
+        self._fast_path, self._value_path, self._drain_late, self._usual_fields = _message_builder.fast_paths(
+            inner, schema
+        )
         self._loop = inner.client.engine.loop
+        self._new_future = partial(SendFuture, loop=self._loop)
         self._generation = generation()
+        self._process = this_process()
 
     def _described(self) -> str:
         return f"{self._inner.name} of {self._inner.topic.full}"
@@ -74,7 +83,7 @@ class Producer(Closeable, Generic[T_contra]):
         return of_producer(self._inner)
 
     @overload
-    async def send(
+    def send(
         self,
         content: T_contra | None,
         properties: Mapping[str, str] | None = None,
@@ -88,18 +97,20 @@ class Producer(Closeable, Generic[T_contra]):
         deliver_after: timedelta | int | None = None,
         schema: None = None,
         txn: Transaction | None = None,
-    ) -> MessageId: ...
+    ) -> Coroutine[Any, Any, MessageId]: ...
     @overload
-    async def send(
+    def send(
         self,
         content: S | None,
         *,
         schema: Schema[S],
         txn: Transaction | None = None,
         **options: Unpack[MessageOptions],
-    ) -> MessageId: ...
+    ) -> Coroutine[Any, Any, MessageId]: ...
+    @compiled_form
+    @returns_coroutine
     @option_docs(NewMessage)
-    async def send(
+    def send(
         self,
         content: Any,
         properties: Mapping[str, str] | None = None,
@@ -113,30 +124,44 @@ class Producer(Closeable, Generic[T_contra]):
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
         txn: Transaction | None = None,
-    ) -> MessageId:
+    ) -> Coroutine[Any, Any, MessageId]:
         """Publish a message and return its message id. Waits until the broker has stored it.
 
-        With batching it is sent within `batching_max_publish_delay_ms`. Cancelling the task ends the wait; the message
-        is still sent. The id is (-1, -1) if the broker dropped the message as a duplicate.
+        The message is queued by the call, before it is awaited: messages keep the order of the calls, and
+        `asyncio.gather` of many sends makes no task for each. In another thread than the loop's, as for
+        `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the coroutine. With batching it is sent
+        within `batching_max_publish_delay_ms`. Cancelling the task ends the wait; the message is still sent. The id is
+        (-1, -1) if the broker dropped the message as a duplicate.
 
-        Raises `InvalidMessage` for an option of another type or out of range, `MessageTooBig`, `ProducerQueueIsFull`
-        and `MemoryBufferIsFull` (unless `block_if_queue_full`), `Timeout` after the send time-out, `AlreadyClosed`, and
-        other subclasses of `PulsarException`. After `Timeout` the message may still be stored.
+        The awaited call raises `InvalidMessage` for an option of another type or out of range, `MessageTooBig`,
+        `ProducerQueueIsFull` and `MemoryBufferIsFull` (unless `block_if_queue_full`), `Timeout` after the send
+        time-out, `AlreadyClosed`, and other subclasses of `PulsarException`. After `Timeout` the message may still be
+        stored.
 
         :param schema: another schema than the producer's for this content; its first use registers it, which may raise
             `IncompatibleSchema`. Default None.
         :param txn: transaction that the message is sent in: consumers get it after the commit. Raises
             `InvalidTxnStatusError` if it is not open. Default None.
         """
-        # The overloads have no form for a schema or None.
-        other_schema: Any = schema
-        # No shield: only this task has the future, so it may be cancelled together with the task.
-        return await (
-            await self.enqueue(
-                content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after, other_schema, txn,
-            )
-        )  # fmt: skip
+        if not _runs(self._loop):
+            # The overloads have no form for a schema or None.
+            other_schema: Any = schema
+            return _sent_later(
+                partial(
+                    self.enqueue, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+                    disable_replication, event_timestamp, deliver_at, deliver_after, other_schema, txn,
+                )
+            )  # fmt: skip
+        future = self._new_future()
+        try:
+            rest = self._queue(
+                future, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+                disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
+            )  # fmt: skip
+        except Exception as error:
+            return _raised(error)
+        # Where it has to wait it begins to at once, before the messages of later calls.
+        return future if rest is None else _sent(EagerCall(rest), future)
 
     @overload
     async def enqueue(
@@ -190,17 +215,51 @@ class Producer(Closeable, Generic[T_contra]):
         :param txn: transaction that the message is sent in: consumers get it after the commit, which waits for its
             receipt and aborts if it failed. Default None.
         """
+        future = MessageIdFuture(loop=self._loop)
+        rest = self._queue(
+            future, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
+        )  # fmt: skip
+        if rest is not None:
+            await rest
+        return future
+
+    def _queue(
+        self,
+        callback: Callback,
+        content: Any,
+        properties: Mapping[str, str] | None,
+        partition_key: str | bytes | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        replication_clusters: list[str] | None,
+        disable_replication: bool | None,
+        event_timestamp: int | None,
+        deliver_at: int | None,
+        deliver_after: timedelta | int | None,
+        schema: Schema[Any] | None,
+        txn: Transaction | None,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Queue a message; return what is to be awaited before it is queued, if it has to wait."""
         check_generation(self._generation)
         if (
-            content is not None and properties is None and partition_key is None and ordering_key is None
-            and sequence_id is None and replication_clusters is None and not disable_replication
-            and event_timestamp is None and deliver_at is None and deliver_after is None and schema is None
-            and txn is None and not self._separates_key
+            content is not None and sequence_id is None and replication_clusters is None and not disable_replication
+            and deliver_at is None and deliver_after is None and schema is None and txn is None
+            and not self._separates_key
         ):  # fmt: skip
-            return await self._enqueue_plain(self._schema.encode(content))
-        payload, key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
+            fields: bytes | None = b""
+            if not (properties is None and partition_key is None and ordering_key is None and event_timestamp is None):
+                fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
+            if fields is not None:
+                payload = _message_builder.payload_of(self._schema, content)
+                take = partial(self._take_plain, payload, callback)
+                if fields:
+                    take = partial(self._take_described, payload, callback, fields)
+                full = take()
+                return None if full is None else self._wait_for_room(full, take)
+        encoded, key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
         message = _message_builder.outgoing(
-            payload,
+            encoded,
             properties=properties,
             partition_key=key,
             ordering_key=ordering_key,
@@ -211,46 +270,55 @@ class Producer(Closeable, Generic[T_contra]):
             deliver_at=deliver_at,
             deliver_after=deliver_after,
             null_partition_key=null_key,
-            schema_version=None if schema is None else await self._version_of(schema),
         )
+        if schema is not None:
+            versions = self._inner.message_schemas.versions
+            info = schema.schema_info()
+            if info not in versions:
+                return self._queue_registering(schema, message, callback, txn)
+            message.schema_version = versions[info]
+        return self._queue_message(message, callback, txn)
+
+    async def _queue_registering(
+        self, schema: Schema[Any], message: OutgoingMessage, callback: Callback, txn: Transaction | None
+    ) -> None:
+        # A task of its own: the first step of this coroutine may be one of the caller's, who is not who awaits it.
+        message.schema_version = await self._loop.create_task(self._inner.message_schemas.register(schema))
+        rest = self._queue_message(message, callback, txn)
+        if rest is not None:
+            await rest
+
+    def _queue_message(
+        self, message: OutgoingMessage, callback: Callback, txn: Transaction | None
+    ) -> Coroutine[Any, Any, None] | None:
         fields = _message_builder.encoded_fields(message)
         child = self._inner.route(message.payload, message)
-        future: asyncio.Future[MessageId] = self._loop.create_future()
-        callback: Callback = partial(_done, future)
+        operation: SendOperation | None = None
         if txn is not None:
-            callback = _message_builder.into_transaction(txn, self._inner, message, callback)
+            callback = operation = _message_builder.into_transaction(txn, self._inner, message, callback)
+        attempt = partial(child.enqueue, message.payload, fields, message, callback)
         try:
-            full = child.enqueue(message.payload, fields, message, callback)
-            if full is not None:
-                await self._wait_for_room(full, partial(child.enqueue, message.payload, fields, message, callback))
+            full = attempt()
         except BaseException:
-            if isinstance(callback, SendOperation):
-                callback.withdraw()
+            if operation is not None:
+                operation.withdraw()
             raise
-        return future
+        return None if full is None else self._wait_for_room(full, attempt, operation)
 
-    async def _enqueue_plain(self, payload: bytes) -> asyncio.Future[MessageId]:
-        future: asyncio.Future[MessageId] = self._loop.create_future()
-        callback = partial(_done, future)
-        full = self._take_plain(payload, callback)
-        if full is not None:
-            await self._wait_for_room(full, partial(self._take_plain, payload, callback))
-        return future
-
-    async def _wait_for_room(self, full: Backpressure, again: Callable[[], Backpressure | None]) -> None:
+    async def _wait_for_room(
+        self, full: Backpressure, again: Callable[[], Backpressure | None], operation: SendOperation | None = None
+    ) -> None:
         attempt: Backpressure | None = full
-        while attempt is not None:
-            if not (self._inner.config.block_if_queue_full or attempt.always_waits):
-                raise attempt.refusal()
-            await self._room(attempt)
-            attempt = again() if attempt.retry is None else attempt.retry()
-
-    async def _version_of(self, schema: Schema[Any]) -> bytes | None:
-        schemas = self._inner.message_schemas
         try:
-            return schemas.versions[schema.schema_info()]
-        except KeyError:
-            return await schemas.register(schema)
+            while attempt is not None:
+                if not (self._inner.config.block_if_queue_full or attempt.always_waits):
+                    raise attempt.refusal()
+                await self._room(attempt)
+                attempt = again() if attempt.retry is None else attempt.retry()
+        except BaseException:
+            if operation is not None:
+                operation.withdraw()
+            raise
 
     async def _room(self, full: Backpressure) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
@@ -386,10 +454,27 @@ class Producer(Closeable, Generic[T_contra]):
         return CloseReport(seconds=self._loop.time() - began, producers=parts)
 
 
-def _done(future: asyncio.Future[MessageId], error: PulsarException | None, message_id: MessageId | None) -> None:
-    # The future is done already if its task was cancelled; the message is sent all the same.
-    if not future.done():
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(message_id)  # type: ignore[arg-type]
+def _runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the loop runs in this thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def _sent_later(enqueue: Callable[[], Coroutine[Any, Any, asyncio.Future[MessageId]]]) -> MessageId:
+    # No shield: only this task has the future, so it may be cancelled together with the task.
+    return await (await enqueue())
+
+
+async def _sent(queued: EagerCall[None], future: SendFuture) -> MessageId:
+    await queued
+    return await future
+
+
+async def _raised(error: Exception) -> MessageId:
+    try:
+        raise error
+    finally:
+        # The error refers to this frame, which would refer to it.
+        del error

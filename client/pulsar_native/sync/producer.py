@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
-from pulsar_native._message_fields import FastPathBuffer, compiled_form
+from pulsar_native._message_fields import compiled_form
 from pulsar_native._option_docs import option_docs
 from pulsar_native._options import MessageOptions
 from pulsar_native._type_vars import S, T_contra
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
 SendCallback = ResultCallback
 
 
-def _looked_at(_properties: object, _key: object, _ordering_key: object, _event_time: object) -> None:
-    """Return no encoded fields: the message is looked at on its way."""
-
-
 class Producer(Closeable, Generic[T_contra]):
     """Producer of one topic, created by `Client.create_producer`. Thread-safe; a context manager that closes it.
 
@@ -74,17 +70,10 @@ class Producer(Closeable, Generic[T_contra]):
         self._process = this_process()
         self._take_plain = inner.fast_send()
         self._take_described = inner.fast_send_described()
-        self._usual_fields = _message_builder.usual_fields if inner.sends_described else _looked_at
         self._take_waiting = inner.fast_send_sync()
-        # Of the compiled form, which needs no check but those of the buffer.
-        self._fast_path: FastPathBuffer | None = None
-        self._drain_late: Callable[[], None] | None = None
-        # The same of a producer whose values a schema encodes.
-        self._value_path: FastPathBuffer | None = None
-        fast_path = None if schema.separates_key else inner.fast_path()
-        if fast_path is not None:
-            buffer, self._drain_late = fast_path
-            self._fast_path, self._value_path = (buffer, None) if self._plain_bytes else (None, buffer)
+        self._fast_path, self._value_path, self._drain_late, self._usual_fields = _message_builder.fast_paths(
+            inner, schema
+        )
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -304,7 +293,7 @@ class Producer(Closeable, Generic[T_contra]):
         if self._plain_bytes and schema is None and type(content) is bytes:
             payload = content
         elif schema is None and not self._separates_key:
-            payload = None if content is None else self._schema.encode(content)
+            payload = None if content is None else _message_builder.payload_of(self._schema, content)
         else:
             payload, partition_key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
             version = None if schema is None else self._version_of(schema)
@@ -315,7 +304,7 @@ class Producer(Closeable, Generic[T_contra]):
             and version is None and not null_key and txn is None
         ):  # fmt: skip
             take = partial(self._inner.enqueue, payload, b"", None, callback, flush=flush)
-            if not flush and type(payload) is bytes:
+            if not flush:
                 take = partial(self._take_plain, payload, callback)
             full = take()
             if full is not None:

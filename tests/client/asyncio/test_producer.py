@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from pulsar_native.asyncio import Client
+from pulsar_native.asyncio import Client, Producer
 from pulsar_native.exceptions import AlreadyClosed, InvalidMessage, ProducerQueueIsFull, Timeout
+from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
+from support.encodes_to import EncodesTo
 from support.fake_broker import FakeBroker, Seen, receipt, swallow
 
 
@@ -83,6 +89,69 @@ async def test_send_bad_option_sends_nothing(fake: FakeBroker, client: Client) -
     assert not fake.seen(Kind.SEND)
 
 
+async def test_send_gathered_keeps_order_of_calls(fake: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer("t", batching_enabled=False, max_pending_messages=4)
+    patient = await client.create_producer(
+        "u", batching_enabled=False, max_pending_messages=2, block_if_queue_full=True
+    )
+    for each in (producer, patient):
+        calls = [each.send(b"0"), each.send(b"1", {"a": "1"}), each.send(b"2"), each.send(b"3", partition_key="k")]
+        # Another task's message, sent while these are being queued or wait for room.
+        ids = await asyncio.wait_for(asyncio.gather(*calls, each.send(b"4")), 10) if each is patient else []
+        if each is producer:
+            with pytest.raises(ProducerQueueIsFull):
+                await each.send(b"4")
+            ids = await asyncio.wait_for(asyncio.gather(*calls), 10)
+        assert len(set(ids)) == len(ids) == (4 if each is producer else 5)
+    payloads = [parse_entry(seen.payload).body for seen in fake.seen(Kind.SEND)]
+    assert [bytes(payload) for payload in payloads] == [b"0", b"1", b"2", b"3", b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_send_gathered_makes_no_tasks(client: Client) -> None:
+    producer = await client.create_producer("t", batching_enabled=True)
+    before = asyncio.all_tasks()
+    gathered = asyncio.gather(*(producer.send(b"%d" % number) for number in range(100)))
+    assert asyncio.all_tasks() == before
+    assert [message_id.batch_index() for message_id in await gathered] == list(range(100))
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_key": "k"}, {"sequence_id": -1}, {"properties": 5}])
+async def test_send_raises_when_awaited(client: Client, options: dict[str, Any]) -> None:
+    producer: Any = await client.create_producer("t", batching_enabled=True)
+    # The first message opens a batch: the others take the shortest way.
+    good = producer.send(b"x")
+    bad = producer.send("no bytes" if options.keys() <= {"partition_key"} else b"x", **options)
+    outcomes = await asyncio.gather(good, bad, return_exceptions=True)
+    assert outcomes[0].entry_id() == 0 and isinstance(outcomes[1], TypeError | InvalidMessage)
+
+
+async def test_send_of_closed_producer_raises_when_awaited(client: Client) -> None:
+    producer = await client.create_producer("t")
+    await producer.close()
+    call = producer.send(b"x")
+    with pytest.raises(AlreadyClosed):
+        await call
+
+
+async def test_send_of_another_thread_is_queued_by_the_loop(fake: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer("t")
+    loop, calls = asyncio.get_running_loop(), list[Coroutine[Any, Any, Any]]()
+    thread = threading.Thread(target=lambda: calls.append(producer.send(b"x")))
+    thread.start()
+    await asyncio.to_thread(thread.join, 10)
+    await producer.flush()
+    assert not fake.seen(Kind.SEND)
+    waiting = asyncio.run_coroutine_threadsafe(calls[0], loop)
+    assert (await asyncio.to_thread(waiting.result, 10)).entry_id() == 0
+
+
+async def test_send_is_known_as_coroutine_function(client: Client) -> None:
+    producer = await client.create_producer("t")
+    assert asyncio.iscoroutinefunction(Producer.send) and asyncio.iscoroutinefunction(producer.send)
+    assert isinstance(MagicMock(spec=Producer).send, AsyncMock)
+    assert list(inspect.signature(producer.send).parameters)[:2] == ["content", "properties"]
+
+
 async def test_send_options_reach_the_entry(fake: FakeBroker, client: Client) -> None:
     producer = await client.create_producer("t", batching_enabled=False)
     await producer.send(b"x", {"a": "1"}, partition_key=b"\x00", ordering_key="o", sequence_id=17, event_timestamp=5)
@@ -90,6 +159,21 @@ async def test_send_options_reach_the_entry(fake: FakeBroker, client: Client) ->
     assert {pair.key: pair.value for pair in found.properties} == {"a": "1"}
     assert (found.partition_key, found.partition_key_b64_encoded, found.ordering_key) == ("AA==", True, b"o")
     assert (found.sequence_id, found.event_time) == (17, 5)
+
+
+async def test_send_of_bytes_like_payload_of_a_schema(fake: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer("t", schema=EncodesTo(bytearray(b"xyz")), batching_enabled=True)
+    ids = await asyncio.wait_for(asyncio.gather(*(producer.send(b"") for _ in range(3))), 10)
+    assert len(set(ids)) == 3 and bytes(parse_entry(fake.seen(Kind.SEND)[0].payload).body).count(b"xyz") == 3
+
+
+async def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer("t", schema=EncodesTo("text"), batching_enabled=True)
+    calls = [producer.send(b""), producer.send(b"", {"a": "1"}), producer.send_many([b""])]
+    for outcome in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10):
+        assert isinstance(outcome, InvalidRecord) and "encode of EncodesTo must return bytes, not str" in str(outcome)
+    await producer.flush()
+    assert not fake.seen(Kind.SEND)
 
 
 async def test_flush_waits_for_all_and_raises_failure(fake: FakeBroker, client: Client) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_native import Client, CompressionType, MessageId, Result
@@ -22,9 +23,11 @@ from pulsar_native.exceptions import (
     Timeout,
 )
 from pulsar_native.schema import StringSchema
+from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
+from support.encodes_to import EncodesTo
 from support.fake_broker import FakeBroker, Seen, receipt, swallow
 from support.until import wait_until
 
@@ -100,6 +103,32 @@ def test_send_bad_option_sends_nothing(fake: FakeBroker, client: Client, options
         producer.send_async(b"x", lambda result, _place: told.append(result), **options)  # type: ignore[call-overload]
     producer.flush()
     assert not told and not fake.seen(Kind.SEND)
+
+
+def test_send_of_bytes_like_payload_of_a_schema(fake: FakeBroker, client: Client) -> None:
+    producer = client.create_producer("t", schema=EncodesTo(bytearray(b"xyz")), batching_enabled=True)
+    outcomes: list[Result] = []
+    for _ in range(3):
+        producer.send_async(b"", lambda result, _id: outcomes.append(result))
+    producer.flush()
+    assert outcomes == [Result.Ok] * 3 and bytes(parse_entry(fake.seen(Kind.SEND)[0].payload).body).count(b"xyz") == 3
+
+
+def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: Client) -> None:
+    producer = client.create_producer("t", schema=EncodesTo("text"), batching_enabled=True)
+    # A table's column is encoded by the same schema.
+    table = pa.table({"value": [b""]})
+    for call in (
+        lambda: producer.send(b""),
+        lambda: producer.send_async(b"", None),
+        lambda: producer.send_async(b"", lambda *_: None, {"a": "1"}),
+        lambda: producer.send_many([b""]),
+        lambda: producer.send_table(table),
+    ):
+        with pytest.raises(InvalidRecord, match="encode of EncodesTo must return bytes, not str"):
+            call()
+    producer.flush()
+    assert not fake.seen(Kind.SEND)
 
 
 def test_send_async_callback_not_callable_refused(client: Client) -> None:
