@@ -91,6 +91,38 @@ class MessageFields:
             first_chunk=entry.first_chunk,
         )
 
+    def properties(self) -> dict[str, str]:
+        """Return the application's properties; for a repeated key its last value."""
+        pairs = self._single().properties
+        return dict(pairs) if type(pairs) is dict else {pair.key: pair.value for pair in pairs}
+
+    def partition_key(self) -> str:
+        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
+        return self._single().partition_key
+
+    def ordering_key(self) -> str:
+        """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
+        return self._single().ordering_key.decode("utf-8", "replace")
+
+    def event_timestamp(self) -> int:
+        """Return the event time that the application set, in milliseconds since 1970; 0 if it set none."""
+        return self._single().event_time
+
+    def publish_timestamp(self) -> int:
+        """Return the publish time of the entry by the producer's clock, in milliseconds since 1970."""
+        milliseconds: int = self.entry.publish_time
+        return milliseconds
+
+    def topic_name(self) -> str:
+        """Return the full name of the topic, or partition, of the message."""
+        topic: str = self.entry.topic
+        return topic
+
+    def redelivery_count(self) -> int:
+        """Return the number of redeliveries (Shared and Key_Shared only)."""
+        count: int = self.entry.redelivery_count
+        return count
+
     def _single(self) -> SingleFields:
         """Return the message's own fields, read at the first call."""
         try:

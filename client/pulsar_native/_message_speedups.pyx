@@ -69,8 +69,41 @@ cdef class MessageFields:
         made._first_chunk = entry.first_chunk
         return made
 
+    def properties(self):
+        """Return the application's properties; for a repeated key its last value."""
+        pairs = self._own().properties
+        return dict(pairs) if type(pairs) is dict else {pair.key: pair.value for pair in pairs}
+
+    def partition_key(self):
+        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
+        return self._own().partition_key
+
+    def ordering_key(self):
+        """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
+        ordering_key = self._own().ordering_key
+        return ordering_key.decode("utf-8", "replace") if ordering_key else ""
+
+    def event_timestamp(self):
+        """Return the event time that the application set, in milliseconds since 1970; 0 if it set none."""
+        return self._own().event_time
+
+    def publish_timestamp(self):
+        """Return the publish time of the entry by the producer's clock, in milliseconds since 1970."""
+        return self.entry.publish_time
+
+    def topic_name(self):
+        """Return the full name of the topic, or partition, of the message."""
+        return self.entry.topic
+
+    def redelivery_count(self):
+        """Return the number of redeliveries (Shared and Key_Shared only)."""
+        return self.entry.redelivery_count
+
     def _single(self):
         """Return the message's own fields, read at the first call."""
+        return self._own()
+
+    cdef object _own(self):
         fields = self._fields
         if fields is None:
             fields = self._fields = self.entry.fields(self._meta_start, self._start)

@@ -67,15 +67,6 @@ class Message(MessageFields, Generic[T_co]):
         value: Any = None if self._may_be_null() and self._single().null_value else self.entry.decode(self.data())
         return cast("T_co", value)
 
-    def properties(self) -> dict[str, str]:
-        """Return the application's properties; for a repeated key its last value."""
-        pairs = self._single().properties
-        return dict(pairs) if type(pairs) is dict else {pair.key: pair.value for pair in pairs}
-
-    def partition_key(self) -> str:
-        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
-        return self._single().partition_key
-
     def has_key(self) -> bool:
         """Return whether the message was published with a key, the empty one included."""
         fields: Any = self._single()
@@ -90,21 +81,9 @@ class Message(MessageFields, Generic[T_co]):
         key = self.partition_key()
         return base64.b64decode(key) if self.has_base64_encoded_key() else key.encode()
 
-    def ordering_key(self) -> str:
-        """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
-        return self._single().ordering_key.decode("utf-8", "replace")
-
     def ordering_key_bytes(self) -> bytes | None:
         """Return the ordering key as published, None if there is none."""
         return self._single().ordering_key or None
-
-    def event_timestamp(self) -> int:
-        """Return the event time that the application set, in milliseconds since 1970; 0 if it set none."""
-        return self._single().event_time
-
-    def publish_timestamp(self) -> int:
-        """Return the publish time of the entry by the producer's clock, in milliseconds since 1970."""
-        return self.entry.publish_time
 
     def sequence_id(self) -> int:
         """Return the message's sequence id."""
@@ -144,20 +123,12 @@ class Message(MessageFields, Generic[T_co]):
         version = self.entry.schema_version
         return int.from_bytes(version, "big") if version else None
 
-    def topic_name(self) -> str:
-        """Return the full name of the topic, or partition, of the message."""
-        return self.entry.topic
-
     def encryption_context(self) -> EncryptionContext | None:
         """Return the encryption context, None if the message was not encrypted.
 
         With `ConsumerCryptoFailureAction.CONSUME`, its `is_decryption_failed()` is True if `data()` is still encrypted.
         """
         return self.entry.encryption_context
-
-    def redelivery_count(self) -> int:
-        """Return the number of redeliveries (Shared and Key_Shared only)."""
-        return self.entry.redelivery_count
 
     def index(self) -> int | None:
         """Return the index of the message in its topic, None unless the broker exposes it (PIP-70, PIP-90)."""

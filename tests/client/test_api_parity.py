@@ -39,7 +39,10 @@ DIFFERENT: dict[str, dict[str, tuple[object, object]]] = {
         )
     },
 }
-OTHER_RESULTS = {"Reader.arrow_batches": ("Iterator[pyarrow.RecordBatch]", "AsyncIterator[pyarrow.RecordBatch]")}
+OTHER_RESULTS = {
+    "Producer.send": ("MessageId", "Coroutine[Any, Any, MessageId]"),
+    "Reader.arrow_batches": ("Iterator[pyarrow.RecordBatch]", "AsyncIterator[pyarrow.RecordBatch]"),
+}
 ONLY_IN_ONE = {
     "Producer": ({"send_async"}, {"enqueue"}),
     "Consumer": ({"pause_message_listener", "resume_message_listener"}, {"negative_acknowledge_now"}),

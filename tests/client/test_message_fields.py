@@ -27,6 +27,7 @@ import environments
 import pulsar_native
 from pulsar_native import Consumer, Producer, Reader
 from pulsar_native import _message_fields as chosen
+from pulsar_native import asyncio as asyncio_api
 from pulsar_native.enums import CompressionType
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
@@ -408,15 +409,17 @@ def test_message_queue_compiled_checks_places_and_kind() -> None:
 
 
 def test_compiled_forms_look_like_their_methods() -> None:
-    for method in (Consumer.receive, Consumer.acknowledge, Reader.read_next, Producer.send_async):
+    for method in (
+        Consumer.receive, Consumer.acknowledge, Reader.read_next, Producer.send_async, asyncio_api.Producer.send
+    ):  # fmt: skip
         assert inspect.signature(method).return_annotation and method.__doc__
         assert method.__qualname__.partition(".")[0] in ("Consumer", "Producer", "Reader")
         assert hasattr(method, "__wrapped__") is chosen.is_compiled
     assert list(inspect.signature(Consumer.acknowledge).parameters) == ["self", "message", "txn"]
     if chosen.is_compiled:
         # The parameters are repeated there: by position they must mean the same.
-        form = compiled().send_async
-        assert _parameters(form.__wrapped__) == _parameters(form, of_form=True)
+        for form in (compiled().send_async, compiled().send):
+            assert _parameters(form.__wrapped__) == _parameters(form, of_form=True)
 
 
 def _parameters(function: Any, *, of_form: bool = False) -> list[tuple[str, Any]]:
@@ -432,8 +435,12 @@ def test_message_class_same_with_either_implementation() -> None:
         assert kind.__slots__ == () and not hasattr(message, "__dict__")
         with pytest.raises(AttributeError):
             message.anything = 1  # type: ignore[attr-defined]
-        for method in (Message.data, Message.message_id):
-            assert method.__doc__ and method.__doc__.startswith("Return the")
+        for method in (
+            Message.data, Message.message_id, Message.properties, Message.partition_key, Message.ordering_key,
+            Message.event_timestamp, Message.publish_timestamp, Message.topic_name, Message.redelivery_count,
+        ):  # fmt: skip
+            reference = getattr(plain().MessageFields, method.__name__)
+            assert method.__doc__ == reference.__doc__ and method.__doc__.startswith("Return the")
         assert copy.copy(message).data() == b"hello" and copy.copy(message).message_id() == message.message_id()
     assert Message[bytes] is not None
 

@@ -442,9 +442,8 @@ def single_fields(body: bytes, start: int, stop: int) -> SingleMessageMetadata:
 
 def parse_single(meta: bytes | memoryview) -> SingleMessageMetadata:
     """Return the metadata of one message of a batch. Pure; raises `InvalidMessage` when they cannot be parsed."""
-    single = SingleMessageMetadata()
     try:
-        single.ParseFromString(meta)  # type: ignore[arg-type]  # the runtime takes any buffer, its stub only bytes
+        single = SingleMessageMetadata.FromString(meta)  # type: ignore[arg-type]  # of any buffer; its stub of bytes
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidMessage("A message's metadata in a batch cannot be parsed") from error
     if not single.HasField("payload_size"):
