@@ -82,7 +82,7 @@ def outgoing(
         payload if payload is not None else b"",
         # A copy: the caller may change the mapping while the message waits in its batch.
         properties=dict(properties) if properties else None,
-        partition_key=base64.b64encode(partition_key).decode() if isinstance(partition_key, bytes) else partition_key,
+        partition_key=_base64(partition_key) if isinstance(partition_key, bytes) else partition_key,
         key_is_base64=is_bytes,
         ordering_key=ordering_key,
         sequence_id=sequence_id,
@@ -116,9 +116,13 @@ def payload_of(schema: Schema[Any], value: Any) -> bytes:
 
 
 def _checked(schema: Schema[Any], payload: object) -> bytes:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise InvalidRecord(f"encode of {type(schema).__name__} must return bytes, not {type(payload).__name__}")
+    return _as_bytes(payload, f"The payload of {type(schema).__name__}", InvalidRecord)
+
+
+def _as_bytes(given: object, name: str, refusal: type[InvalidMessage] = InvalidMessage) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise refusal(f"{name} must be bytes, not {type(given).__name__}")
 
 
 def _check_clusters(clusters: object) -> None:
@@ -159,6 +163,33 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.null_value,
         message.null_partition_key,
     )
+
+
+def intercepted_fields(message: OutgoingMessage) -> bytes:
+    """Return the optional fields of a message that interceptors may have changed, encoded.
+
+    Raises `InvalidMessage` for a field that they have set to another type, or out of range.
+    """
+    try:
+        message.payload = _as_bytes(message.payload, "payload")
+        key: object = message.partition_key
+        if isinstance(key, bytes):
+            message.partition_key, message.key_is_base64 = _base64(key), True
+        ordering_key = None if isinstance(message.ordering_key, bytes) else message.ordering_key
+        check_parts(
+            message.properties, message.partition_key, ordering_key, message.sequence_id, message.event_timestamp
+        )
+        _check_clusters(message.replicate_to)
+        whole_number("deliver_at", message.deliver_at, MAX_I64)
+        if message.schema_version is not None:
+            message.schema_version = _as_bytes(message.schema_version, "schema_version")
+    except InvalidMessage as error:
+        raise InvalidMessage(f"An interceptor made the message invalid: {error}") from error
+    return encoded_fields(message)
+
+
+def _base64(key: bytes) -> str:
+    return base64.b64encode(key).decode()
 
 
 def slice_of(contents: list[Any], schema: Schema[Any]) -> Slice:

@@ -464,7 +464,7 @@ def call_back(
                 callback[0](result, unstored if message_id is None else message_id)
             else:
                 callback(error, message_id)
-        except Exception:
+        except (Exception, SystemExit):
             failed()
 
 

@@ -734,7 +734,7 @@ def call_back(callbacks, tuple outcome not None, tuple place, topic, unstored, f
                 (<tuple>callback)[0](result, unstored if message_id is None else message_id)
             else:
                 callback(error, message_id)
-        except Exception:
+        except (Exception, SystemExit):
             failed()
 
 

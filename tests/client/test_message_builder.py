@@ -121,6 +121,37 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
     assert parse_single(_message_builder.encoded_fields(message) + b"\x18\x01") == expected
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("payload", "text", "payload must be bytes, not str"),
+        ("payload", None, "payload must be bytes, not NoneType"),
+        ("properties", {"a": 5}, "properties must be a mapping"),
+        ("partition_key", 5, "partition_key must be str or bytes"),
+        ("ordering_key", 5, "ordering_key must be str"),
+        ("sequence_id", "1", "sequence_id must be"),
+        ("event_timestamp", "1", "event_timestamp must be"),
+        ("deliver_at", "1", "deliver_at must be"),
+        ("replicate_to", "eu", "replication_clusters must be a list"),
+        ("schema_version", "1", "schema_version must be bytes"),
+    ],
+)
+def test_intercepted_message_invalid_refused(field: str, value: Any, told: str) -> None:
+    message = outgoing(b"x")
+    setattr(message, field, value)
+    with pytest.raises(InvalidMessage, match=f"An interceptor made the message invalid: {told}"):
+        _message_builder.intercepted_fields(message)
+
+
+def test_intercepted_message_bytes_taken_as_those_of_send() -> None:
+    message = outgoing(b"x", ordering_key="o")
+    payload: Any = bytearray(b"y")
+    message.payload, message.partition_key, message.ordering_key = payload, b"\0", b"o"  # type: ignore[assignment]
+    single = parse_single(_message_builder.intercepted_fields(message) + b"\x18\x01")
+    assert (message.payload, type(message.payload)) == (b"y", bytes)
+    assert (single.partition_key, single.partition_key_b64_encoded) == ("AA==", True)
+
+
 def test_values_by_schemas_of_any_kind() -> None:
     pairs = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
     inline = KeyValueSchema(StringSchema(), StringSchema())
@@ -139,7 +170,7 @@ def test_payload_of_a_separating_schema_checked() -> None:
     payload, _, _ = _message_builder.encoded(pairs, KeyValue("k", b""), None)
     assert payload == b"v" and type(payload) is bytes
     wrong = KeyValueSchema(StringSchema(), EncodesTo(5), KeyValueEncodingType.SEPARATED)
-    with pytest.raises(InvalidRecord, match="must return bytes, not int"):
+    with pytest.raises(InvalidRecord, match="must be bytes, not int"):
         _message_builder.encoded(wrong, KeyValue("k", b""), None)
 
 

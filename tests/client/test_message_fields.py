@@ -503,11 +503,12 @@ def test_callbacks_get_result_and_own_ids(fields: ModuleType) -> None:
     assert called == [("timed out", unstored), (late, None)] and called[0][1] is unstored
 
 
-def test_callbacks_after_a_raising_one_are_called(fields: ModuleType) -> None:
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_callbacks_after_a_raising_one_are_called(fields: ModuleType, kind: type[BaseException]) -> None:
     called: list[Any] = []
 
     def broken(*_: Any) -> None:
-        raise ValueError("the application's own")
+        raise kind("the application's own")
 
     def failed() -> None:
         called.append(sys.exc_info()[1])

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from pulsar_native import _validation
 from pulsar_native._log_target import ConsoleLogger, FileLogger, check_log_options, send_records_to
-from pulsar_native._message_builder import encoded_fields
+from pulsar_native._message_builder import intercepted_fields
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._option_docs import option_docs
 from pulsar_native._options import (
@@ -244,7 +244,7 @@ class Client(NotPicklable):
             encryption_keys=encryption_keys or (),
             **options,
         )
-        chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
+        chain = ProducerChain(interceptors, intercepted_fields) if interceptors else None
         used_schema = _validation.checked_schema(schema)
         inner = await self._started().create_producer(config, used_schema, chain)
         return self._kept_by(Producer(inner, inner.schema))

@@ -67,7 +67,7 @@ class _Chain:
     def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
         try:
             return getattr(interceptor, name)(*arguments)
-        except Exception:
+        except (Exception, SystemExit):
             _log.exception("The interceptor %s failed in %s", type(interceptor).__name__, name)
             return None
 

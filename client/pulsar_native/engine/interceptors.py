@@ -70,9 +70,8 @@ class InterceptedProducer(TopicProducer):
         """Pass a message through the interceptors and send it; return the backpressure when it was not accepted."""
         message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
         notifying = _NotifyingCallback(self.chain, caring, message, as_callback(callback))
-        if extras is not None:
-            # Interceptors may change the message, but not its transaction.
-            message.transaction = extras.transaction
+        # Interceptors may change the message, but not its transaction.
+        message.transaction = None if extras is None else extras.transaction
 
         def attempt() -> Backpressure | None:
             own_fields = self.chain.encode(message)

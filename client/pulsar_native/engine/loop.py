@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -21,6 +22,8 @@ from typing import Any, Generic, TypeVar
 from pulsar_native.engine.eager_call import EagerCall, leave_thread
 from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed, Interrupted, OperationNotSupported, PulsarException
+
+_log = logging.getLogger("pulsar_native.loop")
 
 T = TypeVar("T")
 
@@ -333,13 +336,24 @@ def _start_thread() -> Engine:
             engine = Engine(loop, threading.get_ident())
             engine.own_thread = threading.current_thread()
             ready.set_result(engine)
-            loop.run_forever()
+            _run(loop)
             _finish(loop)
         finally:
             loop.close()
 
     threading.Thread(target=body, name="pulsar-native-engine", daemon=True).start()
     return ready.result()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped: `sys.exit` in what an application has the client call must not end it."""
+    while True:
+        try:
+            loop.run_forever()
+        except SystemExit:
+            _log.exception("sys.exit was called in the client's thread, where it ends nothing")
+        else:
+            return
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:

@@ -24,7 +24,7 @@ import logging
 from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
-from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
+from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout, UnknownError
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.batch_builder import (
     BatchBuilder,
@@ -315,10 +315,11 @@ class ProducerCore:
             own = b"" if fields is None else fields[index]
             try:
                 ready += self._add(payload, own, described_by(own), callback, *self._opened)
-            except PulsarException as error:
+            except Exception as error:
                 # The caller has returned already, with the message accepted.
                 number = self._next_sequence_id
-                self.failed.append((SendOp(number, number, (), [callback], len(payload), self._opened[0]), error))
+                op = SendOp(number, number, (), [callback], len(payload), self._opened[0])
+                self.failed.append((op, _failure(error)))
         return ready
 
     def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> BatchKey:
@@ -495,8 +496,8 @@ class ProducerCore:
         """Build an entry of a batch and queue it; a batch that cannot be encoded goes to `failed`."""
         size, count = batch.payload_bytes, len(batch.ids)
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
-        metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
         try:
+            metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
             if count == 1:
                 if batch.first_key is not None:
                     single_fields(metadata, batch.first_key)
@@ -508,9 +509,9 @@ class ProducerCore:
                 body = encode_batch(batch.payloads, batch.ids, batch.fields)
             body = self._compressed(metadata, body, count)
             parts = self._frame(metadata, body, sequence_id, highest, count, transaction)
-        except PulsarException as error:
+        except Exception as error:
             op = SendOp(sequence_id, highest, (), batch.callbacks, size, batch.created)
-            self.failed.append((op, error))
+            self.failed.append((op, _failure(error)))
             return []
         op = SendOp(sequence_id, highest, parts, batch.callbacks, size, batch.created)
         op.transaction = transaction
@@ -622,3 +623,12 @@ class ProducerCore:
         """Return the error for messages without a receipt in time."""
         seconds = self.config.send_timeout_millis / 1000
         return Timeout(f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)", topic=self.topic)
+
+
+def _failure(error: Exception) -> PulsarException:
+    """Return the error of messages that were accepted: any, since their callbacks must learn of it."""
+    if isinstance(error, PulsarException):
+        return error
+    unforeseen = UnknownError(f"The messages cannot be encoded: {type(error).__name__}")
+    unforeseen.__cause__ = error
+    return unforeseen

@@ -96,7 +96,8 @@ class SendOp:
         result = Result.Ok if error is None else error.result
 
         def failed() -> None:
-            # An application's callback may raise: the callbacks of the other messages must still be called.
+            # An application's callback may raise: the callbacks of the other messages must still be called. sys.exit
+            # would end the client's thread, for all that it does.
             _log.exception("A send callback failed for a message to %s", topic)
 
         if self.count > 1:
@@ -109,7 +110,7 @@ class SendOp:
                 callback[0](result, message_id or UNSTORED)
             else:
                 callback(error, message_id)  # type: ignore[operator, misc]
-        except Exception:
+        except (Exception, SystemExit):
             failed()
 
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:

@@ -141,7 +141,7 @@ class ConsumeMessageService(ABC):
     def _trace(self, function: Callable[..., None], *args: object) -> None:
         try:
             function(*args)
-        except Exception:
+        except (Exception, SystemExit):
             _log.exception("Tracing failed; consuming goes on")
 
     def _report(self, work: Work, status: Status | None) -> None:

@@ -223,7 +223,7 @@ class PartitionPoller:
     def _passes(self, hook: MessageFilter, message: Message) -> bool:
         try:
             return bool(hook(message))
-        except Exception:
+        except (Exception, SystemExit):
             # A lost message is worse than an extra one.
             _log.exception("A filter failed for %s, which the handler gets", message.message_id())
             return True

@@ -12,7 +12,7 @@ from typing import Any, Self, Unpack
 
 from pulsar_native import _validation
 from pulsar_native._log_target import ConsoleLogger, FileLogger, check_log_options, send_records_to
-from pulsar_native._message_builder import encoded_fields
+from pulsar_native._message_builder import intercepted_fields
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._option_docs import option_docs
 from pulsar_native._options import (
@@ -251,7 +251,7 @@ class Client(NotPicklable):
             encryption_keys=encryption_keys or (),
             **options,
         )
-        chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
+        chain = ProducerChain(interceptors, intercepted_fields) if interceptors else None
         used_schema = _validation.checked_schema(schema)
         core = self._started()
         inner = core.engine.run_eager(core.create_producer(config, used_schema, chain))

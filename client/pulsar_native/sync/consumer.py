@@ -185,7 +185,7 @@ class Receiving(Closeable, Generic[T_co]):
                     return
                 try:
                     listener(message)
-                except Exception:
+                except (Exception, SystemExit):
                     # The message stays unacknowledged: redelivered after the ack time-out or to the next consumer.
                     name = inner.children[0].name
                     _log.exception(

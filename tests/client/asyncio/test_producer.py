@@ -171,7 +171,7 @@ async def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: 
     producer = await client.create_producer("t", schema=EncodesTo("text"), batching_enabled=True)
     calls = [producer.send(b""), producer.send(b"", {"a": "1"}), producer.send_many([b""])]
     for outcome in await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10):
-        assert isinstance(outcome, InvalidRecord) and "encode of EncodesTo must return bytes, not str" in str(outcome)
+        assert isinstance(outcome, InvalidRecord) and "The payload of EncodesTo must be bytes, not str" in str(outcome)
     await producer.flush()
     assert not fake.seen(Kind.SEND)
 

@@ -29,7 +29,7 @@ class Marking(ProducerInterceptor):
 
     def _answered(self, method: str, usual: Any) -> Any:
         found = self._answer.get(method, usual)
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found
 
@@ -88,7 +88,7 @@ def test_before_send_failure_leaves_the_message(
 @pytest.mark.parametrize("error", [None, ValueError("not stored")])
 def test_receipt_reaches_those_that_care(error: Exception | None) -> None:
     calls: Calls = []
-    first = Marking(calls, "a", on_send_acknowledgement=ValueError("x"))
+    first = Marking(calls, "a", on_send_acknowledgement=SystemExit("x"))
     chain = producing(first, Marking(calls, "b", eligible=False), Marking(calls, "c"))
     live = Live()
     chain.bind(live)

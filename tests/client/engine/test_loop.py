@@ -190,6 +190,15 @@ def test_engine_acquire_during_client_collection() -> None:
     wait_until_gone(engine_threads())
 
 
+def test_engine_outlives_exit_on_its_thread(caplog: pytest.LogCaptureFixture) -> None:
+    engine = acquire_thread_engine()
+    engine.call(lambda: sys.exit(3))
+    assert engine.run(asyncio.sleep(0, "alive")) == "alive"
+    assert "sys.exit was called" in caplog.text
+    release_thread_engine(engine.generation, 10)
+    wait_until_gone(engine_threads())
+
+
 def test_engine_call_immediate_on_loop() -> None:
     engine = acquire_thread_engine()
     seen: list[tuple[str, bool]] = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pulsar_native.enums import BatchingType, CompressionType
-from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
+from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout, UnknownError
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import ProducerCore
 from pulsar_native.protocol.send_op import SendOp, SendReceipt
@@ -527,6 +527,18 @@ def test_batch_encoding_error_fails_alone() -> None:
     assert op.count == 2 and isinstance(error, MessageTooBig)
     assert (made.pending_messages, made.pending_bytes, list(made.queue.ops)) == (0, 0, [])
     assert ids(add(made, b"next") + made.close_batch()) == [[2]]
+
+
+def test_batch_encoding_error_unforeseen_fails_alone() -> None:
+    made = core(encryptor=Sealing())
+    add(made, b"x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sealing, "encrypt", lambda *_: 1 / 0)
+        assert made.close_batch() == []
+    ((op, error),) = made.failed
+    assert op.count == 1 and isinstance(error, UnknownError) and isinstance(error.__cause__, ZeroDivisionError)
+    assert (made.pending_messages, made.pending_bytes, list(made.queue.ops)) == (0, 0, [])
+    assert ids(add(made, b"next") + made.close_batch()) == [[1]]
 
 
 # --- what the entry says ----------------------------------------------------------------------------------------

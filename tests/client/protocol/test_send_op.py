@@ -46,18 +46,20 @@ def test_batch_callbacks_get_own_ids() -> None:
     assert told[-1] == (None, MessageId(2, 11, 13, -1))
 
 
-def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("fault", [ValueError("mine"), SystemExit("mine")], ids=["exception", "exit"])
+def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture, fault: BaseException, count: int) -> None:
     made = core()
     told = []
 
     def bad(_error: object, _place: object) -> None:
-        raise ValueError("mine")
+        raise fault
 
-    for callback in (bad, None, lambda error, place: told.append(place)):
+    for callback in (bad, None, lambda error, place: told.append(place))[:count]:
         add(made, callback=callback)
     (op,) = made.close_batch()
     op.complete(None, (-1, 1, 1), TOPIC)
-    assert len(told) == 1
+    assert len(told) == (count > 1)
     assert "callback failed" in caplog.text
 
 

@@ -152,7 +152,10 @@ def test_acknowledge_waits_for_its_receipt(fake: FakeBroker, client: Client) -> 
         acknowledging.result(10)
 
 
-def test_listener_gets_messages_and_may_acknowledge(fake: FakeBroker, client: Client) -> None:
+@pytest.mark.parametrize("kind", [KeyError, SystemExit])
+def test_listener_gets_messages_and_may_acknowledge(
+    fake: FakeBroker, client: Client, kind: type[BaseException]
+) -> None:
     topic = FakeTopic(fake, b"a", b"b")
     seen: list[tuple[bytes, str]] = []
 
@@ -160,7 +163,7 @@ def test_listener_gets_messages_and_may_acknowledge(fake: FakeBroker, client: Cl
         seen.append((message.data(), threading.current_thread().name))
         consumer.acknowledge(message)
         if message.data() == b"a":
-            raise KeyError("of the application: the next message comes all the same")
+            raise kind("of the application: the next message comes all the same")
 
     consumer = client.subscribe("t", "s", message_listener=listener, acknowledgment_group_time_ms=0)
     assert topic.acknowledged(2) == [0, 1]

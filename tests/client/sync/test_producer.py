@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,10 +126,20 @@ def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: Client
         lambda: producer.send_many([b""]),
         lambda: producer.send_table(table),
     ):
-        with pytest.raises(InvalidRecord, match="encode of EncodesTo must return bytes, not str"):
+        with pytest.raises(InvalidRecord, match="The payload of EncodesTo must be bytes, not str"):
             call()
     producer.flush()
     assert not fake.seen(Kind.SEND)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_send_async_exit_in_callback_ends_nothing(fake: FakeBroker, client: Client, batching: bool) -> None:
+    producer = client.create_producer("t", batching_enabled=batching)
+    told: list[Result] = []
+    producer.send_async(b"a", lambda *_: sys.exit(3))
+    producer.send_async(b"b", lambda result, _id: told.append(result))
+    producer.flush()
+    assert told == [Result.Ok] and producer.send(b"c").ledger_id() >= 0
 
 
 def test_send_async_callback_not_callable_refused(client: Client) -> None:

@@ -65,7 +65,7 @@ class ConsumerEvents:
                 return
             try:
                 self._call(*word)
-            except Exception:
+            except (Exception, SystemExit):
                 _log.exception("The consumer event listener failed")
 
     async def _drain_on_loop(self) -> None:
@@ -74,7 +74,7 @@ class ConsumerEvents:
                 result = self._call(*self._waiting.popleft())
                 if inspect.isawaitable(result):
                     await result
-            except Exception:
+            except (Exception, SystemExit):
                 _log.exception("The consumer event listener failed")
 
     def _call(self, is_active: bool, partition: int) -> Any:

@@ -249,7 +249,7 @@ def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], 
                 listener.on_topics_removed(removed)
             if added:
                 listener.on_topics_added(added)
-        except Exception:
+        except (Exception, SystemExit):
             _log.exception("The listener for changed topics failed")
 
     return lambda added, removed: submit(lambda: notify(added, removed))
@@ -270,7 +270,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
                 result = method(topics) if topics else None
                 if inspect.isawaitable(result):
                     await result
-        except Exception:
+        except (Exception, SystemExit):
             _log.exception("The listener for changed topics failed")
 
     def changed(added: list[str], removed: list[str]) -> None:

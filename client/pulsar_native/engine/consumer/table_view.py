@@ -107,7 +107,7 @@ class Table:
 def _call(listener: Action, key: str, value: Any) -> None:
     try:
         listener(key, value)
-    except Exception:
+    except (Exception, SystemExit):
         _log.exception("A listener of the table view failed for key %r", key)
 
 

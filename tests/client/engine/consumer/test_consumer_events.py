@@ -27,7 +27,7 @@ class Noting:
     def _note(self, what: str, consumer: Any, partition: int) -> None:
         self.log.append((what, consumer, partition))
         if len(self.log) % 2:
-            raise ZeroDivisionError("the listener's own fault")
+            raise (ZeroDivisionError if len(self.log) == 1 else SystemExit)("the listener's own fault")
 
     def became_active(self, consumer: Any, partition: int) -> Any:
         self._note("active", consumer, partition)

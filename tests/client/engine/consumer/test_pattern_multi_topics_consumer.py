@@ -244,7 +244,8 @@ async def test_pattern_start_id_for_one_partition(fake: FakeBroker, cores: Cores
 class Listener:
     """Remembers; fails once."""
 
-    def __init__(self) -> None:
+    def __init__(self, fault: BaseException) -> None:
+        self.fault = fault
         self.heard: list[tuple[str, list[str]]] = []
         self.fails = True
 
@@ -252,7 +253,7 @@ class Listener:
         self.heard.append(("added", topics))
         if self.fails:
             self.fails = False
-            raise RuntimeError("as the test wants it")
+            raise self.fault
 
     def on_topics_removed(self, topics: list[str]) -> Any:
         self.heard.append(("removed", topics))
@@ -268,9 +269,10 @@ class Waiting(Listener):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("fault", [RuntimeError("as the test wants it"), SystemExit()], ids=["exception", "exit"])
 @pytest.mark.parametrize("kind", [Listener, Waiting])
-async def test_pattern_listener_in_order_may_raise(kind: type[Listener]) -> None:
-    listener = kind()
+async def test_pattern_listener_in_order_may_raise(kind: type[Listener], fault: BaseException) -> None:
+    listener = kind(fault)
     changed = topics_told_on_loop(listener)
     changed(["a"], [])
     changed(["b"], ["a"])
@@ -278,8 +280,9 @@ async def test_pattern_listener_in_order_may_raise(kind: type[Listener]) -> None
     assert listener.heard == [("added", ["a"]), ("removed", ["a"]), ("added", ["b"])]
 
 
-def test_pattern_listener_on_thread() -> None:
-    listener, work = Listener(), []  # type: ignore[var-annotated]
+@pytest.mark.parametrize("fault", [RuntimeError("as the test wants it"), SystemExit()], ids=["exception", "exit"])
+def test_pattern_listener_on_thread(fault: BaseException) -> None:
+    listener, work = Listener(fault), []  # type: ignore[var-annotated]
     changed = topics_told(listener, work.append)
     changed(["a"], [])
     changed([], ["a"])

@@ -81,11 +81,12 @@ def test_table_remove_missing_key_notifies_once(caplog: pytest.LogCaptureFixture
     assert caplog.text.count("without a key") == 1 and table.values == {}
 
 
-def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture, kind: type[BaseException]) -> None:
     table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
 
     def fail(key: str, value: Any) -> None:
-        raise RuntimeError("as the test wants it")
+        raise kind("as the test wants it")
 
     table.listen(fail)
     table.listen(lambda key, value: heard.append(key))
