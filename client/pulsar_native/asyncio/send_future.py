@@ -2,7 +2,8 @@
 
 `asyncio.gather` makes a task of each coroutine, which costs more than everything else that the client does for a
 message; a future it takes as it is. `create_task`, `TaskGroup` and `run_coroutine_threadsafe` in turn take coroutines
-only, and `asyncio.wait` takes futures only: that of `enqueue` is nothing else.
+only, and `asyncio.wait` takes futures only, also those that `ensure_future` was given as coroutines. So the future of
+`send` is both until it is used as the one or the other.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ class MessageIdFuture(asyncio.Future[MessageId]):
                 self.set_result(message_id)  # type: ignore[arg-type]
 
 
-class SendFuture(MessageIdFuture, Coroutine[Any, Any, MessageId]):
-    """Such a future as a coroutine that waits for it."""
+class SendCoroutine(MessageIdFuture, Coroutine[Any, Any, MessageId]):
+    """The same as a coroutine that waits for it."""
 
     __slots__ = ()
 
     # For the texts of tasks, which name their coroutine.
     __name__ = "send"
 
-    def send(self, _value: Any) -> Any:
+    def send(self, value: Any) -> Any:
         """Take a step: return the future, for a task to wait for, while it is not done."""
         return next(self.__await__())
 
@@ -47,3 +48,28 @@ class SendFuture(MessageIdFuture, Coroutine[Any, Any, MessageId]):
 
     def close(self) -> None:
         """Do nothing: the message is still sent."""
+
+
+class SendFuture(SendCoroutine):
+    """Future that is looked at as one, and then no coroutine any more, or takes a step as a coroutine and remains one.
+
+    A future is looked at by `gather`, `ensure_future`, and a task that waits for it.
+    """
+
+    __slots__ = ()
+
+    def send(self, value: Any) -> Any:
+        """Take the first step, and remain a coroutine."""
+        self.__class__ = SendCoroutine  # type: ignore[assignment]
+        return self.send(value)
+
+    @property
+    def _asyncio_future_blocking(self) -> bool:
+        """By this attribute `asyncio.isfuture` knows a future, and a task what it is to wait for."""
+        self.__class__ = MessageIdFuture  # type: ignore[assignment]
+        return self._asyncio_future_blocking
+
+    @_asyncio_future_blocking.setter
+    def _asyncio_future_blocking(self, value: bool) -> None:
+        self.__class__ = MessageIdFuture  # type: ignore[assignment]
+        self._asyncio_future_blocking = value

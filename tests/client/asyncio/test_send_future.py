@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from pulsar_native.asyncio.send_future import SendFuture
+from pulsar_native.asyncio.send_future import MessageIdFuture, SendFuture
 from pulsar_native.exceptions import Timeout
 from pulsar_native.message_id import MessageId
 
@@ -22,7 +22,7 @@ async def future() -> SendFuture:
 
 def settle_soon(future: SendFuture, error: Timeout | None = None) -> None:
     """Give a future its outcome in the next step of the loop."""
-    asyncio.get_running_loop().call_soon(future, error, None if error is not None else ID)
+    asyncio.get_running_loop().call_soon(lambda: future(error, None if error is not None else ID))
 
 
 async def test_awaited_returns_message_id(future: SendFuture) -> None:
@@ -38,9 +38,25 @@ async def test_awaited_raises_error(future: SendFuture) -> None:
         await future
 
 
-async def test_is_future_and_coroutine(future: SendFuture) -> None:
-    assert asyncio.isfuture(future) and asyncio.iscoroutine(future) and isinstance(future, Coroutine)
+async def test_coroutine_until_looked_at_as_future(future: SendFuture) -> None:
+    assert asyncio.iscoroutine(future) and isinstance(future, Coroutine)
     assert asyncio.ensure_future(future) is future
+    assert asyncio.isfuture(future) and not asyncio.iscoroutine(future)
+    settle_soon(future)
+    assert await future is ID
+
+
+async def test_ensured_future_may_be_waited_for(future: SendFuture) -> None:
+    with pytest.raises(TypeError, match="coroutines is forbidden"):
+        await asyncio.wait([future])
+    settle_soon(future)
+    done, pending = await asyncio.wait([asyncio.ensure_future(future)], timeout=10)
+    assert done == {future} and not pending
+
+
+async def test_future_of_enqueue_is_no_coroutine() -> None:
+    future = MessageIdFuture(loop=asyncio.get_running_loop())
+    assert asyncio.isfuture(future) and not asyncio.iscoroutine(future)
 
 
 async def test_first_outcome_counts(future: SendFuture) -> None:
@@ -73,9 +89,10 @@ async def test_task_of_future(future: SendFuture) -> None:
     task = asyncio.create_task(future)
     assert "send()" in repr(task)
     await asyncio.sleep(0)
-    assert not task.done()
+    assert not task.done() and "send()" in repr(task)
     settle_soon(future)
     assert await asyncio.wait_for(task, 10) is ID
+    assert "send()" in repr(task)
 
 
 async def test_task_of_failing_future(future: SendFuture) -> None:
