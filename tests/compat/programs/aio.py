@@ -371,6 +371,47 @@ def options_are_the_clients(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def sends_as_tasks_and_futures(pulsar: ModuleType, env: Env) -> Observed:
+    async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
+        producer = await client.create_producer(env.topic())
+        task = asyncio.create_task(producer.send(b"a"))
+        ensured = [asyncio.ensure_future(producer.send(b"b")), asyncio.ensure_future(producer.send(b"c"))]
+        done, pending = await asyncio.wait(ensured, timeout=10)
+        async with asyncio.TaskGroup() as group:
+            grouped = group.create_task(producer.send(b"d"))
+        elsewhere = asyncio.run_coroutine_threadsafe(producer.send(b"e"), asyncio.get_running_loop())
+        places = [
+            *(each.result() for each in ensured), await task, grouped.result(),
+            await asyncio.to_thread(elsewhere.result, 10), await asyncio.wait_for(producer.send(b"f"), 10),
+            await asyncio.shield(producer.send(b"g")), await next(iter(asyncio.as_completed([producer.send(b"h")]))),
+        ]  # fmt: skip
+        call = producer.send(b"i")
+        known = asyncio.iscoroutine(call)
+        return {
+            "places": [all(isinstance(each, pulsar.MessageId) for each in places), len(set(map(str, places)))],
+            "waited": [len(done), len(pending)],
+            "coroutine": [known, await _error(env, lambda: asyncio.wait([call]))],
+            "awaited": isinstance(await call, pulsar.MessageId),
+        }
+
+    return _run(pulsar, env, main)
+
+
+@program()
+def send_is_awaited_later(pulsar: ModuleType, env: Env) -> Observed:
+    async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
+        topic = env.topic()
+        consumer = await client.subscribe(topic, "sub")
+        producer = await client.create_producer(topic)
+        first = producer.send(b"first")
+        await producer.send(b"second")
+        await first
+        return {"received": [text((await consumer.receive()).data()) for _ in range(2)]}
+
+    return _run(pulsar, env, main)
+
+
+@program()
 def receive_is_cancelled(pulsar: ModuleType, env: Env) -> Observed:
     async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
         topic = env.topic()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import sys
 from enum import Enum
 from types import ModuleType
 from typing import Any
@@ -115,6 +117,10 @@ def _default(name: str, value: Any) -> Any:
     return value
 
 
+# A function can be marked as one that returns coroutines: for inspect from Python 3.12 on, for asyncio up to then.
+_is_coroutine_function = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+
+
 def _signature(module: ModuleType, path: str, count: int) -> Observed:
     owner, name = path.split(".")
     method = inspect.getattr_static(getattr(module, owner), name)
@@ -122,7 +128,7 @@ def _signature(module: ModuleType, path: str, count: int) -> Observed:
     parameters = list(inspect.signature(function).parameters.values())[:count]
     return {
         "parameters": [[each.name, _default(each.name, each.default)] for each in parameters],
-        "coroutine": inspect.iscoroutinefunction(function),
+        "coroutine": _is_coroutine_function(function),
         "by position": all(each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters),
     }
 
