@@ -127,11 +127,11 @@ class Producer(Closeable, Generic[T_contra]):
     ) -> Coroutine[Any, Any, MessageId]:
         """Publish a message and return its message id. Waits until the broker has stored it.
 
-        The message is queued by the call, before it is awaited: messages keep the order of the calls, and
-        `asyncio.gather` of many sends makes no task for each. In another thread than the loop's, as for
-        `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the coroutine. With batching it is sent
-        within `batching_max_publish_delay_ms`. Cancelling the task ends the wait; the message is still sent. The id is
-        (-1, -1) if the broker dropped the message as a duplicate.
+        The message is queued by the call, before it is awaited, unless it has to wait for room or for its schema:
+        messages keep the order of the calls, and `asyncio.gather` of many sends makes no task for each. In another
+        thread than the loop's, as for `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the
+        coroutine. With batching it is sent within `batching_max_publish_delay_ms`. Cancelling the task ends the wait;
+        the message is still sent. The id is (-1, -1) if the broker dropped the message as a duplicate.
 
         The awaited call raises `InvalidMessage` for an option of another type or out of range, `MessageTooBig`,
         `ProducerQueueIsFull` and `MemoryBufferIsFull` (unless `block_if_queue_full`), `Timeout` after the send
@@ -160,7 +160,7 @@ class Producer(Closeable, Generic[T_contra]):
             )  # fmt: skip
         except Exception as error:
             return _raised(error)
-        # Where it has to wait it begins to at once, before the messages of later calls.
+        # Where it has to wait it begins to at once: what was begun is undone then also where nobody awaits it.
         return future if rest is None else _sent(EagerCall(rest), future)
 
     @overload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import sys
 import threading
@@ -12,13 +13,17 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
+from pulsar_native import _message_builder
 from pulsar_native.asyncio import Client, Producer
+from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import AlreadyClosed, InvalidMessage, ProducerQueueIsFull, Timeout
+from pulsar_native.schema import StringSchema
 from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.encodes_to import EncodesTo
-from support.fake_broker import FakeBroker, Seen, receipt, swallow
+from support.fake_broker import FakeBroker, Seen, frame, receipt, swallow
 
 
 async def sent(fake: FakeBroker, count: int = 1) -> list[Seen]:
@@ -144,6 +149,47 @@ async def test_send_of_another_thread_is_queued_by_the_loop(fake: FakeBroker, cl
     assert not fake.seen(Kind.SEND)
     waiting = asyncio.run_coroutine_threadsafe(calls[0], loop)
     assert (await asyncio.to_thread(waiting.result, 10)).entry_id() == 0
+
+
+async def test_send_of_new_schema_called_outside_of_a_task(fake: FakeBroker, client: Client) -> None:
+    def registered(_peer: Any, command: Any) -> list[bytes]:
+        request_id = command.getOrCreateSchema.request_id
+        made = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=b"1")
+        return [frame(Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=made)]
+
+    fake.answers[Kind.GET_OR_CREATE_SCHEMA] = registered
+    producer = await client.create_producer("t", batching_enabled=True)
+    calls: list[Coroutine[Any, Any, Any]] = []
+    # Its first step is the loop's, not one of the task that awaits it.
+    asyncio.get_running_loop().call_soon(lambda: calls.append(producer.send("x", schema=StringSchema())))
+    await asyncio.sleep(0)
+    assert (await asyncio.wait_for(calls[0], 10)).entry_id() == 0
+
+
+async def test_send_waiting_for_room_dropped_leaves_transaction(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer: Any = await client.create_producer(
+        "t", max_pending_messages=1, batching_enabled=False, block_if_queue_full=True
+    )
+    left: list[None] = []
+
+    class Counting(SendOperation):
+        def __init__(self) -> None:
+            pass
+
+        def withdraw(self) -> None:
+            left.append(None)
+
+    monkeypatch.setattr(_message_builder, "into_transaction", lambda *_: Counting())
+    await producer.enqueue(b"0")
+    call = producer.send(b"1", txn=object())
+    assert not left
+    call.close()
+    del call
+    gc.collect()
+    assert len(left) == 1
 
 
 async def test_send_is_known_as_coroutine_function(client: Client) -> None:
