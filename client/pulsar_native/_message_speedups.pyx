@@ -798,20 +798,16 @@ def send_async(
     txn=None,
 ):
     """As `sync.Producer.send_async`."""
-    cdef int added
     if (
         content is not None and disable_replication is False and sequence_id is None and schema is None
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and (callback is None or callable(callback))
-    ):
-        added = _add_usual(
+        and _add_usual(
             self, content, None if callback is None else (callback,), properties, partition_key, ordering_key,
             event_timestamp,
         )
-        if added:
-            if added == 2:
-                self._drain_late()
-            return None
+    ):
+        return None
     return send_async.__wrapped__(
         self, content, callback, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
@@ -834,21 +830,13 @@ def send(
     txn=None,
 ):
     """As `asyncio.Producer.send`."""
-    cdef int added
     if (
         content is not None and disable_replication is None and sequence_id is None and schema is None
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and _get_running_loop() is self._loop
     ):
         future = self._new_future()
-        try:
-            added = _add_usual(self, content, future, properties, partition_key, ordering_key, event_timestamp)
-        except Exception:
-            # Raised again by the method in Python, for who awaits.
-            added = 0
-        if added:
-            if added == 2:
-                self._drain_late()
+        if _add_usual(self, content, future, properties, partition_key, ordering_key, event_timestamp):
             return future
     return send.__wrapped__(
         self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
@@ -856,22 +844,27 @@ def send(
     )
 
 
-cdef int _add_usual(
+cdef bint _add_usual(
     self, content, callback, properties, partition_key, ordering_key, event_timestamp
 ) except -1:
-    """Add a message that needs no check but those of the buffer: as `FastPathBuffer._add`, 0 for every other one."""
+    """Add a message that needs no check but those of the buffer; return False for every other one."""
     cdef object fields = b"", payload = content
-    fast_path = self._fast_path if type(content) is bytes else None
-    if fast_path is None and (fast_path := self._value_path) is not None:
-        try:
+    cdef int added
+    cdef bint is_value = type(content) is not bytes or self._fast_path is None
+    fast_path = self._value_path if is_value else self._fast_path
+    if fast_path is None:
+        return False
+    try:
+        if is_value:
             payload = self._schema.encode(content)
-        except Exception:
-            # Raised again by the method in Python.
-            payload = None
-    if fast_path is None or type(payload) is not bytes or self._process.is_over:
-        return 0
-    if not (properties is None and partition_key is None and ordering_key is None and event_timestamp is None):
-        fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
-        if fields is None:
-            return 0
-    return (<FastPathBuffer?>fast_path)._add(payload, callback, fields)
+        if not (properties is None and partition_key is None and ordering_key is None and event_timestamp is None):
+            fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
+    except Exception:
+        # Raised again by the method in Python.
+        return False
+    if type(payload) is not bytes or fields is None or self._process.is_over:
+        return False
+    added = (<FastPathBuffer?>fast_path)._add(payload, callback, fields)
+    if added == 2:
+        self._drain_late()
+    return added != 0

@@ -122,7 +122,7 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "reason"),
     [
         ("payload", "text", "payload must be bytes, not str"),
         ("payload", None, "payload must be bytes, not NoneType"),
@@ -136,10 +136,10 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
         ("schema_version", "1", "schema_version must be bytes"),
     ],
 )
-def test_intercepted_message_invalid_refused(field: str, value: Any, told: str) -> None:
+def test_intercepted_message_invalid_refused(field: str, value: Any, reason: str) -> None:
     message = outgoing(b"x")
     setattr(message, field, value)
-    with pytest.raises(InvalidMessage, match=f"An interceptor made the message invalid: {told}"):
+    with pytest.raises(InvalidMessage, match=f"An interceptor made the message invalid: {reason}"):
         _message_builder.intercepted_fields(message)
 
 

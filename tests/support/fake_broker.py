@@ -325,6 +325,25 @@ def receipt(sent: pb.CommandSend, entry: int, *, sequence_id: int | None = None)
     return frame(Kind.SEND_RECEIPT, send_receipt=answer)
 
 
+def registry(fake: FakeBroker, *outcomes: bytes | int) -> list[str]:
+    """Let the fake broker answer registrations by versions or error codes, in turn; return the topics asked for."""
+    asked: list[str] = []
+
+    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        request = command.getOrCreateSchema
+        asked.append(request.topic)
+        outcome = outcomes[min(len(asked), len(outcomes)) - 1]
+        made = pb.CommandGetOrCreateSchemaResponse(request_id=request.request_id)
+        if isinstance(outcome, bytes):
+            made.schema_version = outcome
+        else:
+            made.error_code, made.error_message = outcome, "as the test wants it"  # type: ignore[assignment]
+        return [frame(Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=made)]
+
+    fake.answers[Kind.GET_OR_CREATE_SCHEMA] = answer
+    return asked
+
+
 def delivery(
     consumer_id: int,
     entry: bytes,

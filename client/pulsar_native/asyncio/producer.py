@@ -127,9 +127,9 @@ class Producer(Closeable, Generic[T_contra]):
     ) -> Coroutine[Any, Any, MessageId]:
         """Publish a message and return its message id. Waits until the broker has stored it.
 
-        The message is queued by the call, before it is awaited, unless it has to wait for room or for its schema:
-        messages keep the order of the calls, and `asyncio.gather` of many sends makes no task for each. In another
-        thread than the loop's, as for `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the
+        The message is queued by the call, before it is awaited, unless it has to wait for the queue's capacity or
+        its schema: messages keep the order of the calls, and `asyncio.gather` of many sends makes no task for each. In
+        another thread than the loop's, as for `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the
         coroutine. With batching it is sent within `batching_max_publish_delay_ms`. Cancelling the task ends the wait;
         the message is still sent. The id is (-1, -1) if the broker dropped the message as a duplicate.
 

@@ -17,13 +17,13 @@ from pulsar_native import _message_builder
 from pulsar_native.asyncio import Client, Producer
 from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import AlreadyClosed, InvalidMessage, ProducerQueueIsFull, Timeout
+from pulsar_native.message_id import MessageId
 from pulsar_native.schema import StringSchema
 from pulsar_native.schema.errors import InvalidRecord
-from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.encodes_to import EncodesTo
-from support.fake_broker import FakeBroker, Seen, frame, receipt, swallow
+from support.fake_broker import FakeBroker, Seen, receipt, registry, swallow
 
 
 async def sent(fake: FakeBroker, count: int = 1) -> list[Seen]:
@@ -95,22 +95,34 @@ async def test_send_bad_option_sends_nothing(fake: FakeBroker, client: Client) -
     assert not fake.seen(Kind.SEND)
 
 
-async def test_send_gathered_keeps_order_of_calls(fake: FakeBroker, client: Client) -> None:
+def four_sends(producer: Producer[bytes]) -> list[Coroutine[Any, Any, MessageId]]:
+    """Call `send` for messages of each kind, without awaiting them."""
+    return [
+        producer.send(b"0"), producer.send(b"1", {"a": "1"}), producer.send(b"2"),
+        producer.send(b"3", partition_key="k"),
+    ]  # fmt: skip
+
+
+def payloads(fake: FakeBroker) -> list[bytes]:
+    """Return the payloads of the entries sent so far."""
+    return [bytes(parse_entry(seen.payload).body) for seen in fake.seen(Kind.SEND)]
+
+
+async def test_send_gathered_to_full_queue_raises(fake: FakeBroker, client: Client) -> None:
     producer = await client.create_producer("t", batching_enabled=False, max_pending_messages=4)
-    patient = await client.create_producer(
-        "u", batching_enabled=False, max_pending_messages=2, block_if_queue_full=True
+    calls = four_sends(producer)
+    with pytest.raises(ProducerQueueIsFull):
+        await producer.send(b"4")
+    ids = await asyncio.wait_for(asyncio.gather(*calls), 10)
+    assert len(set(ids)) == len(ids) == 4 and payloads(fake) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_send_gathered_blocking_keeps_order_of_calls(fake: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer(
+        "t", batching_enabled=False, max_pending_messages=2, block_if_queue_full=True
     )
-    for each in (producer, patient):
-        calls = [each.send(b"0"), each.send(b"1", {"a": "1"}), each.send(b"2"), each.send(b"3", partition_key="k")]
-        # Another task's message, sent while these are being queued or wait for room.
-        ids = await asyncio.wait_for(asyncio.gather(*calls, each.send(b"4")), 10) if each is patient else []
-        if each is producer:
-            with pytest.raises(ProducerQueueIsFull):
-                await each.send(b"4")
-            ids = await asyncio.wait_for(asyncio.gather(*calls), 10)
-        assert len(set(ids)) == len(ids) == (4 if each is producer else 5)
-    payloads = [parse_entry(seen.payload).body for seen in fake.seen(Kind.SEND)]
-    assert [bytes(payload) for payload in payloads] == [b"0", b"1", b"2", b"3", b"0", b"1", b"2", b"3", b"4"]
+    ids = await asyncio.wait_for(asyncio.gather(*four_sends(producer), producer.send(b"4")), 10)
+    assert len(set(ids)) == len(ids) == 5 and payloads(fake) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 async def test_send_gathered_makes_no_tasks(client: Client) -> None:
@@ -152,12 +164,7 @@ async def test_send_of_another_thread_is_queued_by_the_loop(fake: FakeBroker, cl
 
 
 async def test_send_of_new_schema_called_outside_of_a_task(fake: FakeBroker, client: Client) -> None:
-    def registered(_peer: Any, command: Any) -> list[bytes]:
-        request_id = command.getOrCreateSchema.request_id
-        made = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=b"1")
-        return [frame(Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=made)]
-
-    fake.answers[Kind.GET_OR_CREATE_SCHEMA] = registered
+    registry(fake, b"1")
     producer = await client.create_producer("t", batching_enabled=True)
     calls: list[Coroutine[Any, Any, Any]] = []
     # Its first step is the loop's, not one of the task that awaits it.
@@ -166,7 +173,7 @@ async def test_send_of_new_schema_called_outside_of_a_task(fake: FakeBroker, cli
     assert (await asyncio.wait_for(calls[0], 10)).entry_id() == 0
 
 
-async def test_send_waiting_for_room_dropped_leaves_transaction(
+async def test_send_to_full_queue_dropped_leaves_transaction(
     fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.answers[Kind.SEND] = swallow

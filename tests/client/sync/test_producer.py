@@ -135,11 +135,11 @@ def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: Client
 @pytest.mark.parametrize("batching", [False, True])
 def test_send_async_exit_in_callback_ends_nothing(fake: FakeBroker, client: Client, batching: bool) -> None:
     producer = client.create_producer("t", batching_enabled=batching)
-    told: list[Result] = []
+    results: list[Result] = []
     producer.send_async(b"a", lambda *_: sys.exit(3))
-    producer.send_async(b"b", lambda result, _id: told.append(result))
+    producer.send_async(b"b", lambda result, _id: results.append(result))
     producer.flush()
-    assert told == [Result.Ok] and producer.send(b"c").ledger_id() >= 0
+    assert results == [Result.Ok] and producer.send(b"c").ledger_id() >= 0
 
 
 def test_send_async_callback_not_callable_refused(client: Client) -> None:

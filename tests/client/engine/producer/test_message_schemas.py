@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
@@ -12,29 +12,9 @@ from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import IncompatibleSchema
 from pulsar_native.schema import BytesSchema, StringSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, frame
+from support.fake_broker import FakeBroker, registry
 
 Cores = Callable[..., ClientCore]
-
-
-def registry(fake: FakeBroker, *outcomes: bytes | int) -> list[str]:
-    """Let the fake broker answer registrations by versions or error codes, in turn; return the topics asked for."""
-    asked: list[str] = []
-
-    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
-        request = command.getOrCreateSchema
-        asked.append(request.topic)
-        outcome = outcomes[min(len(asked), len(outcomes)) - 1]
-        made = pb.CommandGetOrCreateSchemaResponse(request_id=request.request_id)
-        if isinstance(outcome, bytes):
-            made.schema_version = outcome
-        else:
-            made.error_code, made.error_message = outcome, "as the test wants it"  # type: ignore[assignment]
-        return [frame(Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=made)]
-
-    fake.answers[Kind.GET_OR_CREATE_SCHEMA] = answer
-    return asked
 
 
 async def producer_of(core: ClientCore) -> TopicProducer:
