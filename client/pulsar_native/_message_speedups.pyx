@@ -2,25 +2,29 @@
 """`_message_fields` and the usual steps of both APIs, compiled; optional, and with the same behaviour.
 
 Rules: offsets come from the decoder, which has compared them with the body; slices are limited to it all the same. The
-types of messages take no part in garbage collection: a message refers to its entry and to numbers, an entry to what was
-decoded, and nothing refers back.
+types of messages and the ids made here take no part in garbage collection: a message refers to its entry and to
+numbers, an entry to what was decoded, an id to numbers, its topic and another id, and nothing refers back.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t
 from libc.string cimport memchr
 
 from asyncio import _get_running_loop
 from collections import deque
+from types import MemberDescriptorType
 
 from pulsar_native.message_id import MessageId
-
-_new_id = MessageId.__new__
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         object (*tp_new)(PyTypeObject*, object, void*)
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef* d_member
     void PyObject_GC_UnTrack(void*)
     bint PyObject_IS_GC(object)
 
@@ -29,6 +33,56 @@ cdef inline _untrack(object made):
     # Of a subclass in Python every instance is tracked.
     if PyObject_IS_GC(made):
         PyObject_GC_UnTrack(<void*>made)
+
+
+cdef inline tuple _untracked(tuple made):
+    """Return a tuple of a message to send: the collector would look at each of thousands that are pending."""
+    PyObject_GC_UnTrack(<void*>made)
+    return made
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+# Where the slots of `MessageId` lie: an id is made of every message that is asked for it, and to set seven attributes
+# takes longer than all else.
+cdef Py_ssize_t _PARTITION = _slot("_partition"), _LEDGER_ID = _slot("_ledger_id"), _ENTRY_ID = _slot("_entry_id")
+cdef Py_ssize_t _BATCH_INDEX = _slot("_batch_index"), _BATCH_SIZE = _slot("_batch_size"), _TOPIC = _slot("_topic")
+cdef Py_ssize_t _FIRST_CHUNK = _slot("_first_chunk")
+cdef type _ID = MessageId
+cdef tuple _NOTHING = ()
+
+
+cdef Py_ssize_t _slot(str name) except -1:
+    """Return the offset of a slot of `MessageId`."""
+    member = MessageId.__dict__[name]
+    if type(member) is not MemberDescriptorType:
+        raise ImportError(f"MessageId.{name} is no slot")
+    return (<PyMemberDescrObject*>member).d_member.offset
+
+
+cdef inline _set(object made, Py_ssize_t slot, object value):
+    """Set a slot that was never set."""
+    Py_INCREF(value)
+    (<void**>(<char*><void*>made + slot))[0] = <void*>value
+
+
+cdef _message_id(
+    object partition, object ledger_id, object entry_id, Py_ssize_t index, Py_ssize_t size, object topic, object first
+):
+    """Return an id of numbers that need no check."""
+    made = (<PyTypeObject*>_ID).tp_new(<PyTypeObject*>_ID, _NOTHING, NULL)
+    _untrack(made)
+    _set(made, _PARTITION, partition)
+    _set(made, _LEDGER_ID, ledger_id)
+    _set(made, _ENTRY_ID, entry_id)
+    _set(made, _BATCH_INDEX, index)
+    _set(made, _BATCH_SIZE, size)
+    _set(made, _TOPIC, topic)
+    _set(made, _FIRST_CHUNK, first)
+    return made
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
 
 
 @cython.no_gc
@@ -58,16 +112,18 @@ cdef class MessageFields:
 
     def message_id(self):
         """Return the message id: topic, ledger, entry, partition and batch index."""
+        cdef EntryFields own
         entry = self.entry
-        made = _new_id(MessageId)
-        made._partition = entry.partition
-        made._ledger_id = entry.ledger_id
-        made._entry_id = entry.entry_id
-        made._batch_index = self.batch_index
-        made._batch_size = entry.batch_size if entry.is_batch else 0
-        made._topic = entry.topic
-        made._first_chunk = entry.first_chunk
-        return made
+        if isinstance(entry, EntryFields):
+            own = <EntryFields>entry
+            return _message_id(
+                own.partition, own.ledger_id, own.entry_id, self.batch_index, own.batch_size if own.is_batch else 0,
+                own.topic, own.first_chunk,
+            )
+        return _message_id(
+            entry.partition, entry.ledger_id, entry.entry_id, self.batch_index,
+            entry.batch_size if entry.is_batch else 0, entry.topic, entry.first_chunk,
+        )
 
     def properties(self):
         """Return the application's properties; for a repeated key its last value."""
@@ -705,7 +761,7 @@ cdef class FastPathBuffer:
             self.items.append(payload)
         else:
             self.has_tuples = True
-            self.items.append((payload, callback, fields))
+            self.items.append(_untracked((payload, callback, fields)))
         # After the message, as there.
         return 1 if self.is_open else 2
 
@@ -721,14 +777,7 @@ def call_back(callbacks, tuple outcome not None, tuple place, topic, unstored, f
         if callback is None:
             continue
         if place is not None:
-            message_id = _new_id(MessageId)
-            message_id._partition = partition
-            message_id._ledger_id = ledger_id
-            message_id._entry_id = entry_id
-            message_id._batch_index = index
-            message_id._batch_size = count
-            message_id._topic = topic
-            message_id._first_chunk = None
+            message_id = _message_id(partition, ledger_id, entry_id, index, count, topic, None)
         try:
             if type(callback) is tuple:
                 (<tuple>callback)[0](result, unstored if message_id is None else message_id)
@@ -803,8 +852,8 @@ def send_async(
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and (callback is None or callable(callback))
         and _add_usual(
-            self, content, None if callback is None else (callback,), properties, partition_key, ordering_key,
-            event_timestamp,
+            self, content, None if callback is None else _untracked((callback,)), properties, partition_key,
+            ordering_key, event_timestamp,
         )
     ):
         return None

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -611,3 +611,36 @@ def test_messages_are_freed_with_their_entry() -> None:
     assert not chosen.is_compiled or not any(map(gc.is_tracked, made))
     del made
     assert sys.getrefcount(entry) == before
+
+
+def test_ids_are_freed_with_their_topic() -> None:
+    entry: Any = Entry(b"hello" * 20)
+    topic = entry.topic = "".join(("persistent://public/", "default/t"))
+    entry.first_chunk = MessageId(2, 7, 1)
+    before = sys.getrefcount(topic), sys.getrefcount(entry.first_chunk)
+    made = [message.message_id() for message in chosen.make_uniform_messages(Message, entry, 0, 10, 1, 5)]
+    assert (sys.getrefcount(topic), sys.getrefcount(entry.first_chunk)) == (before[0] + 10, before[1] + 10)
+    assert not chosen.is_compiled or not any(map(gc.is_tracked, made))
+    made[0]._topic = made[0]._partition = None  # type: ignore[assignment]
+    assert sys.getrefcount(topic) == before[0] + 9
+    del made
+    assert (sys.getrefcount(topic), sys.getrefcount(entry.first_chunk)) == before
+
+
+def test_messages_to_send_are_no_work_for_the_collector() -> None:
+    def callback(*_: object) -> None:
+        """Do nothing."""
+
+    # In plain Python the tuples are left to the collector.
+    for fields in [] if environments.no_speedups() else [compiled()]:
+        buffer = fields.FastPathBuffer()
+        buffer.capacity, buffer.max_payload, buffer.is_open = 5, 100, True
+        before = sys.getrefcount(callback)
+        producer = SimpleNamespace(_fast_path=buffer, _process=SimpleNamespace(is_over=False))
+        fields.send_async(producer, b"x", callback)
+        (item,) = buffer.items
+        assert item == (b"x", (callback,), b"") and not gc.is_tracked(item) and not gc.is_tracked(item[1])
+        del item
+        buffer.close()
+        buffer.drain()
+        assert sys.getrefcount(callback) == before
