@@ -73,6 +73,13 @@ def call_with_context(function: Callable[..., Any], context: Context, op_kwargs:
     return function(**{name: values[name] for name in wanted if name in values and name not in op_kwargs}, **op_kwargs)
 
 
+def redacted(text: str) -> str:
+    """Return a text without the secrets that Airflow knows of."""
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
+
+    return str(redact(text))
+
+
 def storage_path(text: str) -> Any:
     """Return Airflow's ObjectStoragePath of a path or URL."""
     from airflow.sdk import ObjectStoragePath

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from airflow_provider_pulsar.context import call_with_context
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.async_iteration import completed
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,6 +41,7 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
     ) -> None:
         if kwargs.get("process") is not None:
             validation.refuse("@task.pulsar_consume calls its own function: leave process out")
+        validation.no_generator("the function of @task.pulsar_consume", original(python_callable))
         if op_args:
             validation.refuse("@task.pulsar_consume takes arguments of its function by name only")
         if inline is None:
@@ -63,7 +64,7 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
             batch = {"messages": manifest.get("messages"), "manifest": manifest}
             values: Any = {**context, **batch}
             found = call_with_context(original(self.python_callable), values, self.op_kwargs or {})
-            self._returned = asyncio.run(_result(found)) if inspect.isawaitable(found) else found
+            self._returned = completed(found, "the function")
 
         return process
 
@@ -76,10 +77,6 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
         return self._handle_output(self._returned)
 
 
-async def _result(awaitable: Any) -> object:
-    return await awaitable
-
-
 def pulsar_consume_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> TaskDecorator:
@@ -88,7 +85,8 @@ def pulsar_consume_task(
     The function gets, where its parameters name them, `messages` (a list of dicts with value, key, properties, times
     and ids), `manifest`, parts of the context, and its call's arguments, by name. The batch is acknowledged after the
     function has returned; if it raises, nothing is, and the next try gets the same messages. It may be a coroutine
-    function. A cleared run calls it again with the same messages, unless `process_once` is True.
+    function. A cleared run calls it again with the same messages, unless `process_once` is True: then a try after the
+    batch was recorded returns None.
 
     :param python_callable: the function; given where the decorator is used without arguments.
     :param multiple_outputs: push each key of a returned dict as an XCom of its own. Default: as the annotation says.

@@ -46,7 +46,7 @@ class _PublishDecoratedOperator(DecoratedOperator, PublishOperator):  # type: ig
 
     def _called(self, context: Context) -> Source:
         function = functools.partial(self.python_callable, *self.op_args)
-        return Source.of(call_with_context(function, context, self.op_kwargs or {}))
+        return Source.of(call_with_context(function, context, self._keywords()))
 
 
 def pulsar_publish_task(

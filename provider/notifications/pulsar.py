@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
+from airflow_provider_pulsar.context import redacted
 from airflow_provider_pulsar.exceptions import staged
 from pulsar_native.jobs import validation
 
@@ -111,8 +112,6 @@ class PulsarNotifier(BaseNotifier):
 
 def _facts(context: Context) -> dict[str, Any]:
     """Return what the context tells of the task or run, as JSON values, without what is not there."""
-    from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
-
     given: Mapping[str, Any] = context
     ti, run = given.get("ti") or given.get("task_instance"), given.get("dag_run")
     names = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
@@ -124,7 +123,7 @@ def _facts(context: Context) -> dict[str, Any]:
         "state": _final(getattr(ti if ti is not None else run, "state", None)),
         "reason": given.get("reason"),
         # An exception of the author's code may repeat a secret.
-        "exception": None if given.get("exception") is None else str(redact(str(given["exception"]))),
+        "exception": None if given.get("exception") is None else redacted(str(given["exception"])),
     }
     return {name: _plain(value) for name, value in found.items() if value is not None}
 

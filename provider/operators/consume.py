@@ -8,6 +8,7 @@ run, whatever is done to the run.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_pulsar.context import TaskIdentity, storage_path
+from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-    from pulsar_native import Client
+    from pulsar_native import Client, Message
     from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
     from pulsar_native.jobs.part_files import PartLimits
 
@@ -54,8 +55,8 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     in the task's state, and beside the output in `_NAME.manifest.json`. Delivery is at least once: messages are
     redelivered to a later run if this one fails for good, or dies before the broker's receipts.
 
-    :param topic: one topic, a list of them, or a compiled pattern (`re.compile`) as `topic_pattern`; partitioned topics
-        are read as a whole. Exactly one of `topic` and `topic_pattern` is needed. Templated.
+    :param topic: one topic, a list of them, or a compiled pattern (`re.compile`, with its flags) as `topic_pattern`;
+        partitioned topics are read as a whole. Exactly one of `topic` and `topic_pattern` is needed. Templated.
     :param topic_pattern: a regular expression for whole names, `persistent://tenant/namespace/…`, tenant and namespace
         literally: all topics that match when the batch begins. Default none. Templated.
     :param create_topic: make topics that do not exist by subscribing to them. Default False: they raise TopicNotFound,
@@ -94,8 +95,9 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     :param inline: return the messages in the manifest too. Default False.
     :param inline_limit_bytes: with `inline`, end the batch before the messages have more bytes as JSON. Default 49152.
         A message that alone has more goes by `on_error`.
-    :param process: called with the manifest after the output is safe, before anything is acknowledged; if it raises,
-        nothing is. It may name values of Airflow's context as further parameters. Default none.
+    :param process: called with a copy of the manifest after the output is safe, before anything is acknowledged; if it
+        raises, nothing is. May be a coroutine function; it may name values of Airflow's context as further parameters.
+        Default none.
     :param process_message: called with each message and Airflow's context, before it is put into the output; may be a
         coroutine function. It returns None or a `pulsar_native.jobs.message_handling.MessageResult` (ack, skip, nack,
         dead_letter, retry_letter); an exception goes by `on_error`. Default none.
@@ -163,7 +165,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         until_end: bool = True,
         idle_seconds: float = 10,
         decode: str | None = None,
-        path: str | None = None,
+        path: str | os.PathLike[str] | None = None,
         format: str | None = None,
         if_exists: str = "fail",
         max_messages_per_file: int | None = None,
@@ -192,6 +194,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             validation.refuse("ConsumeBatchOperator needs exactly one of topic and topic_pattern")
         self.topic = None if is_pattern else topic
         self.topic_pattern = topic.pattern if isinstance(topic, re.Pattern) else topic_pattern
+        self._pattern_flags = topic.flags if isinstance(topic, re.Pattern) else 0
         self.create_topic = create_topic
         self.allow_empty_pattern = allow_empty_pattern
         self.subscription = subscription
@@ -203,7 +206,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         self.until_end = until_end
         self.idle_seconds = idle_seconds
         self.decode = decode
-        self.path = path
+        self.path = os.fspath(path) if isinstance(path, os.PathLike) else path
         self.format = format
         self.if_exists = if_exists
         self.max_messages_per_file = max_messages_per_file
@@ -226,6 +229,11 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
         self._lineage = TaskLineage()
+        self._given = validation.Given(
+            self,
+            *("path", "max_messages", "max_bytes", "max_seconds"),
+            *("dead_letter_topic", "retry_letter_topic", "private_keys"),
+        )
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -247,6 +255,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         for name, function in (("process", self.process), ("process_message", self.process_message)):
             if function is not None and not callable(function):
                 validation.refuse(f"{name} must be callable")
+            validation.no_generator(name, function)
         validation.number("idle_seconds", self.idle_seconds, 0.1)
         validation.number("inline_limit_bytes", self.inline_limit_bytes, 1)
         validation.number("progress_seconds", self.progress_seconds, 0.1)
@@ -301,23 +310,31 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
             validation.refuse("topic must be a name or a list of names")
-        names = [TopicName.parse(hook.topic_name(name)).full for name in given]
+        parsed = [TopicName.parse(hook.topic_name(name)) for name in given]
+        names = [each.full for each in parsed]
         if len(set(names)) < len(names):
             validation.refuse("topic names the same topic twice")
+        for each in parsed:
+            if each.is_partition and each.base.full in names:
+                validation.refuse(f"topic names {each.base.full} and its partition {each.full}")
         return names
 
     def _pattern(self) -> re.Pattern[str] | None:
         if self.topic_pattern is None:
             return None
         try:
-            return re.compile(validation.text("topic_pattern", self.topic_pattern))
+            return re.compile(validation.text("topic_pattern", self.topic_pattern), self._pattern_flags)
         except re.error as error:
             validation.refuse(f"topic_pattern={self.topic_pattern!r} is no regular expression: {error}")
 
     def _parts(self) -> PartLimits | None:
         from pulsar_native.jobs.part_files import PartLimits
 
-        limits = PartLimits(self.max_messages_per_file, self.max_bytes_per_file)
+        def limit(name: str) -> int | None:
+            value = getattr(self, name)
+            return None if value is None else validation.whole(name, value)
+
+        limits = PartLimits(limit("max_messages_per_file"), limit("max_bytes_per_file"))
         return None if limits == PartLimits() else limits
 
     def _settings(self, context: Context, hook: PulsarHook) -> ConsumeSettings:
@@ -330,6 +347,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         from pulsar_native.jobs.consuming import ConsumeSettings
         from pulsar_native.jobs.dead_letters import DeadLetterOptions
 
+        self._given.check(self)
         validation.text("subscription", self.subscription)
         if self.path is not None:
             validation.text("path", self.path)
@@ -438,8 +456,6 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         return f"Consuming {self.topic_pattern or self.topic} as {self.subscription}"
 
     def _callbacks(self, context: Context, hook: PulsarHook, client: Client) -> ConsumeCallbacks:
-        from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
-
         from pulsar_native.jobs.consuming import ConsumeCallbacks
 
         def names(namespace: str) -> Sequence[str]:
@@ -452,16 +468,20 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         return ConsumeCallbacks(
             check=lambda: self._task_client.check(self._action()),
             process=self._processor(context),
-            handle=None if self.process_message is None else _bound(self.process_message, "message", context),
+            handle=self._handler(context),
             passing=(AirflowFailException, AirflowSkipException),
-            redact=lambda text: str(redact(text)),
+            redact=redacted,
             names=names,
             open_path=storage_path,
         )
 
     def _processor(self, context: Context) -> Callable[[Mapping[str, Any]], object] | None:
         """Return the function of the manifest to call before anything is acknowledged."""
-        return None if self.process is None else _bound(self.process, "manifest", context)
+        return None if self.process is None else _bound("process", self.process, "manifest", context)
+
+    def _handler(self, context: Context) -> Callable[[Message], Any] | None:
+        function = self.process_message
+        return None if function is None else _bound("process_message", function, "message", context)
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
 
@@ -489,13 +509,17 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         self._task_client.kill()
 
 
-def _bound(function: Callable[..., Any], name: str, context: Context) -> Callable[[Any], Any]:
-    """Return the function of one value, by position or by `name`, with its other parameters from the context."""
+def _bound(argument: str, function: Callable[..., Any], name: str, context: Context) -> Callable[[Any], Any]:
+    """Return the function of one value, by position or by `name`, with its other parameters from the context.
+
+    Raises ValueError naming the operator's argument if the function cannot be called so.
+    """
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except ValueError:
         # A function in C may have no signature.
         return function
+    parameters = list(signature.parameters.values())
     values: Mapping[str, Any] = {**context, "context": context}
     by_name = next((each for each in parameters if each.name == name and each.kind is not each.POSITIONAL_ONLY), None)
     positional = None
@@ -509,6 +533,13 @@ def _bound(function: Callable[..., Any], name: str, context: Context) -> Callabl
         more = {each: values[each] for each in named if each in values}
     if positional is not None:
         more.pop(positional.name, None)
+    try:
+        signature.bind(*(() if positional is None else (None,)), **({name: None} if positional is None else {}), **more)
+    except TypeError as error:
+        validation.refuse(
+            f"{argument} cannot be called with {name}, and what its parameters name of Airflow's context: {error}"
+        )
+    if positional is not None:
         return lambda value: function(value, **more)
     return lambda value: function(**{name: value}, **more)
 

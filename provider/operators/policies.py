@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Seconds until all brokers know a policy of a topic.
 _POLICY_SECONDS = 30.0
+_QUOTA_POLICY = "producer_request_hold"
 REMOVE = "remove"
 """Value of a policy that removes what is set, so that the level above applies."""
 
@@ -31,7 +32,7 @@ REMOVE = "remove"
 class PulsarSetPoliciesOperator(BaseOperator):
     """Set retention, message TTL, backlog quotas and deduplication of a topic or a namespace, and wait until they hold.
 
-    What is left out stays as it is; "remove" removes what is set, so that the level above applies.
+    What is left out stays as it is; "remove" removes what is set, so that the level above applies. Numbers are whole.
 
     :param topic: the topic, which must exist. Templated. Exactly one of `topic` and `namespace` is needed.
     :param namespace: the namespace, as tenant/namespace. Templated.
@@ -63,7 +64,7 @@ class PulsarSetPoliciesOperator(BaseOperator):
         message_ttl_seconds: int | str | None = None,
         backlog_quota_bytes: int | str | None = None,
         backlog_quota_seconds: int | None = None,
-        backlog_quota_policy: str = "producer_request_hold",
+        backlog_quota_policy: str = _QUOTA_POLICY,
         deduplication: bool | str | None = None,
         pulsar_conn_id: str = "pulsar_default",
         **kwargs: Any,
@@ -99,13 +100,26 @@ class PulsarSetPoliciesOperator(BaseOperator):
         for name, (value, least) in numbers.items():
             if value is not None and (value != REMOVE or name in ("retention_mb", "backlog_quota_seconds")):
                 validation.number(name, value, least)
-        if self.retention_minutes != REMOVE and (self.retention_minutes is None) != (self.retention_mb is None):
-            validation.refuse("retention_minutes and retention_mb belong together; -1 is without limit")
-        if self.deduplication is not None and self.deduplication != REMOVE and not isinstance(self.deduplication, bool):
-            validation.refuse(f"deduplication must be True, False or 'remove', not {self.deduplication!r}")
+                if not isinstance(value, int):
+                    validation.refuse(f"{name} must be a whole number, not {value!r}")
         given = [value for value, _ in numbers.values()] + [self.deduplication]
         if all(value is None for value in given):
             validation.refuse("PulsarSetPoliciesOperator has no policy to set")
+        self._check_combinations()
+        if self.deduplication is not None and self.deduplication != REMOVE and not isinstance(self.deduplication, bool):
+            validation.refuse(f"deduplication must be True, False or 'remove', not {self.deduplication!r}")
+
+    def _check_combinations(self) -> None:
+        """Raise for limits that only hold together, and for those without effect beside others."""
+        if self.retention_minutes != REMOVE and (self.retention_minutes is None) != (self.retention_mb is None):
+            validation.refuse("retention_minutes and retention_mb belong together; -1 is without limit")
+        if self.retention_minutes == REMOVE and self.retention_mb is not None:
+            validation.refuse("retention_minutes='remove' removes both limits: leave retention_mb out")
+        if self.backlog_quota_bytes == REMOVE and self.backlog_quota_seconds is not None:
+            validation.refuse("backlog_quota_bytes='remove' removes both limits: leave backlog_quota_seconds out")
+        has_quota = self.backlog_quota_bytes not in (None, REMOVE) or self.backlog_quota_seconds is not None
+        if self.backlog_quota_policy != _QUOTA_POLICY and not has_quota:
+            validation.refuse("backlog_quota_policy belongs to backlog_quota_bytes or backlog_quota_seconds")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Set the policies, wait until the broker answers with them, and return them."""

@@ -7,6 +7,7 @@ Airflow's part: arguments and templates, identity and deployment, state, XComs, 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +25,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_provider_pulsar.context import TaskIdentity, call_with_context, storage_path
+from airflow_provider_pulsar.context import TaskIdentity, call_with_context, redacted, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
@@ -73,7 +74,7 @@ class PublishOperator(LineageMethods, BaseOperator):
     """Publish messages to a topic and return a manifest of what the broker stored.
 
     A wrong argument raises ValueError when the DAG file is parsed, or before anything is sent if a template, a file or
-    another task returns it.
+    another task returns it; so does one that was given and is None or empty once it is rendered.
 
     :param topic: the topic, in any spelling. Templated.
     :param messages: a list of values; a DataFrame of pandas or polars, an Arrow table, batch or reader, whose rows
@@ -82,10 +83,11 @@ class PublishOperator(LineageMethods, BaseOperator):
         is called with `op_kwargs` and with those parts of the context its parameters name. For deduplication every
         try must give the same messages in the same order. One text, bytes or dict, a set, and tables of other kinds
         are refused. Templated.
-    :param file: path or URL of a file instead of `messages`: .jsonl or .ndjson (a message a line), .json (one array,
-        whose elements are messages, or a message a line), .csv, .txt or .log (a line is a message), these also packed
-        as .gz or .zip; .parquet or .pq. Texts of a CSV take the types of `schema_definition`. Files are streamed. With
-        deduplication a file is read once more before, for its digest. Templated.
+    :param file: path (also an os.PathLike) or URL of a file instead of `messages`: .jsonl or .ndjson (a message a
+        line), .json (one array, whose elements are messages, or a message a line), .csv, .txt or .log (a line is a
+        message), these also packed as .gz or .zip; .parquet or .pq. Texts of a CSV take the types of
+        `schema_definition`. Files are streamed. With deduplication a file is read once more before, for its digest.
+        Templated.
     :param file_format: jsonl, json, csv, text or parquet; by default the file's ending decides, and a line of a .jsonl
         file may then not be an array, as that is rather a mistake. With "jsonl" a line's array is one message.
     :param op_kwargs: keyword arguments of the callable, default none. Templated.
@@ -130,11 +132,12 @@ class PublishOperator(LineageMethods, BaseOperator):
     messages_per_second, producer_name, schema, deduplicated (None for not known, as nothing was sent), generation (of
     the identity, from 1), and repeatable: whether publishing again leaves each message once.
 
-    Raises `PublishFailed` when any message failed, and `PublishNotRepeatable` where a retry would not help; the
-    manifest of these, in XCom as `publish_failure` and in the log too, also after an execution time-out, has also
-    failed, unconfirmed, first_error and stored_ids. Airflow's own exceptions raised by a callable
-    (AirflowSkipException, AirflowFailException, TaskDeferred and so on) pass as they are when what was sent before has
-    its receipts.
+    Raises `PublishFailed` when any message failed, and `PublishNotRepeatable` where a retry would not help, also for a
+    message that cannot be sent as it is (in a list it raises ValueError before anything is sent); the manifest of
+    these, in XCom as `publish_failure` and in the log too, also after an execution time-out, has also failed,
+    unconfirmed, first_error (without secrets that Airflow masks) and stored_ids. Airflow's own exceptions raised by a
+    callable (AirflowSkipException, AirflowFailException, TaskDeferred and so on) pass as they are when what was sent
+    before has its receipts.
     """
 
     template_fields: Sequence[str] = (
@@ -150,7 +153,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         *,
         topic: str,
         messages: object = None,
-        file: str | None = None,
+        file: str | os.PathLike[str] | None = None,
         file_format: str | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         envelope: bool = False,
@@ -182,7 +185,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         # Airflow would call a function in a templated field while rendering, and store its result.
         self.messages = None if callable(messages) else messages
         self._supplier: Callable[..., Any] | None = messages if callable(messages) else None
-        self.file = file
+        self.file = os.fspath(file) if isinstance(file, os.PathLike) else file
         self.file_format = file_format
         self.op_kwargs = op_kwargs
         self.envelope = envelope
@@ -209,6 +212,10 @@ class PublishOperator(LineageMethods, BaseOperator):
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
         self._lineage = TaskLineage()
+        # Not properties and op_kwargs: of these, an empty mapping means what it says.
+        self._given = validation.Given(
+            self, "file", "schema_definition", "identity", "create_subscription", "encryption_keys"
+        )
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -226,10 +233,7 @@ class PublishOperator(LineageMethods, BaseOperator):
             )
         if self.schema not in ("json", "avro") and self.schema_definition is not None:
             validation.refuse("schema_definition belongs to schema='json' or schema='avro'")
-        if self.envelope and (self.key_field or self.event_time_field or self.property_fields):
-            validation.refuse("with envelope=True key, event time and properties are in the envelope, not in fields")
-        if isinstance(self.property_fields, str):
-            validation.refuse("property_fields must be a list of field names, not a text")
+        self._check_fields()
         validation.number("send_timeout_seconds", self.send_timeout_seconds, 0.1)
         validation.number("progress_seconds", self.progress_seconds, 0.1)
         validation.number("batching_max_messages", self.batching_max_messages, 1)
@@ -239,6 +243,16 @@ class PublishOperator(LineageMethods, BaseOperator):
                 validation.refuse(f"{name} must be a whole number from 1, or -1 for no limit, not {value!r}")
             if value is not None:
                 validation.number(name, value, -1)
+
+    def _check_fields(self) -> None:
+        if self.envelope and (self.key_field or self.event_time_field or self.property_fields):
+            validation.refuse("with envelope=True key, event time and properties are in the envelope, not in fields")
+        fields = self.property_fields
+        if isinstance(fields, str) or not isinstance(fields, Sequence) or not all(isinstance(f, str) for f in fields):
+            validation.refuse(f"property_fields must be a list of field names, not {fields!r}")
+        for name, field in (("key_field", self.key_field), ("event_time_field", self.event_time_field)):
+            if field is not None and not isinstance(field, str):
+                validation.refuse(f"{name} must be the name of a field, not {field!r}")
 
     def _check_given(self) -> None:
         """Raise unless there is one source of messages."""
@@ -274,6 +288,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         )
 
     def _codec(self) -> Codec:
+        from pulsar_native import PulsarException
         from pulsar_native.jobs.codecs import Codec
 
         definition = self.schema_definition
@@ -284,10 +299,15 @@ class PublishOperator(LineageMethods, BaseOperator):
                 validation.refuse(f"schema_definition is not JSON: {error}")
         if definition is not None and not isinstance(definition, Mapping):
             validation.refuse("schema_definition must be an Avro record definition: a dict, or its JSON text")
-        is_csv = self.file is not None and (self.file_format or format_of(self.file)) == "csv"
+        is_csv = self.file is not None and (self.file_format or format_of(validation.text("file", self.file))) == "csv"
         if is_csv and self.envelope:
             validation.refuse("the rows of a CSV are no envelopes: use key_field, event_time_field and property_fields")
-        return Codec(self.schema, definition, from_texts=is_csv)
+        try:
+            return Codec(self.schema, definition, from_texts=is_csv)
+        except PulsarException:
+            raise
+        except (KeyError, TypeError) as error:
+            validation.refuse(f"schema_definition is no Avro record definition: {type(error).__name__}: {error}")
 
     def _source(self, context: Context) -> Source:
         if self.file is not None:
@@ -300,7 +320,14 @@ class PublishOperator(LineageMethods, BaseOperator):
 
     def _called(self, context: Context) -> Source:
         assert self._supplier is not None
-        return Source.of(call_with_context(self._supplier, context, self.op_kwargs or {}))
+        return Source.of(call_with_context(self._supplier, context, self._keywords()))
+
+    def _keywords(self) -> Mapping[str, Any]:
+        """Return the keyword arguments of the callable."""
+        found = self.op_kwargs or {}
+        if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+            validation.refuse("op_kwargs must be a dict of keyword arguments")
+        return found
 
     def _options(self, topic: str, is_persistent: bool, hook: PulsarHook, context: Context) -> PublishOptions:
         """Return the options of the job; gets the deployment id from Airflow if deduplication needs it."""
@@ -308,9 +335,11 @@ class PublishOperator(LineageMethods, BaseOperator):
 
         task = TaskIdentity.of(context)
         properties, name = task.as_properties(), None
+        # A native template may render to a number, also to 0.
+        identity = "" if self.identity is None else str(self.identity)
         if self.deduplicate is not False and is_persistent:
             deployment = deployment_id(hook.deployment_id())
-            name = task.producer_name(deployment, self.identity)
+            name = task.producer_name(deployment, identity)
             properties["airflow.deployment_id"] = deployment
         return PublishOptions(
             topic=topic,
@@ -329,7 +358,7 @@ class PublishOperator(LineageMethods, BaseOperator):
             retention_minutes=self.retention_minutes,
             retention_mb=self.retention_mb,
             producer_name=name,
-            identity=self.identity or task.text,
+            identity=identity or task.text,
             properties=properties,
         )
 
@@ -363,6 +392,7 @@ class PublishOperator(LineageMethods, BaseOperator):
     def _job(self, hook: PulsarHook, context: Context) -> PublishJob:
         from pulsar_native.topic import TopicName
 
+        self._given.check(self)
         self.topic = hook.topic_name(validation.text("topic", self.topic))
         topic = TopicName.parse(self.topic)
         if not topic.is_persistent:
@@ -376,6 +406,7 @@ class PublishOperator(LineageMethods, BaseOperator):
             lambda: self._task_client.killed,
             lambda manifest: _push(context, manifest),
             _CONTROL,
+            redacted,
         )
         return PublishJob(options, codec, mapping, source, self._again(context), surroundings)
 

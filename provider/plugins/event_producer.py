@@ -29,6 +29,8 @@ from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk.configuration import conf
 
+from airflow_provider_pulsar.context import redacted
+
 if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import Client, Producer
@@ -345,9 +347,7 @@ class TaskInstanceListener:
         fields = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "try_number", "map_index")}
         fields["previous_state"] = None if previous is None else str(previous)
         if error is not None:
-            from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
-
-            fields["error"] = str(redact(str(error)))
+            fields["error"] = redacted(str(error))
         self._sender.send(self._topic, f"task_instance.{state}", ti.dag_id, ti.run_id, fields)
 
 

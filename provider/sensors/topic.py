@@ -83,7 +83,7 @@ class TopicSensor(WatchingSensor):
 
     def restore(self, context: Context) -> None:
         """Continue the counts of an earlier process of this try: in reschedule mode every look has its own process."""
-        if not self.reschedule or self.deferrable or self.messages in (None, "") or self._watch is None:
+        if not self.reschedule or self.deferrable or self.messages is None or self._watch is None:
             return
         kept = TaskState(context, _STATE).get()
         if kept is not None and (kept.get("topic"), kept.get("try")) == (self._topic(), context["ti"].try_number):

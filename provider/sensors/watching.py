@@ -95,6 +95,7 @@ class WatchingSensor(BaseSensorOperator):
 
         The last call of a subclass's constructor.
         """
+        self._given = validation.Given(self, *self.template_fields)
         given = self.condition()
         if not any(_has_template(given[name]) for name in self.template_fields if name in given):
             self.watcher()
@@ -122,6 +123,7 @@ class WatchingSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait, and return the result of the check."""
         with staged(f"Waiting for {self.topic}", "arguments"):
+            self._given.check(self)
             self._name_topic()
             self._watch = self.watcher()
         self.restore(context)

@@ -18,6 +18,7 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
+from airflow_provider_pulsar.context import redacted
 from airflow_provider_pulsar.deployment import deployment_id
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.triggers.msg_queue import (
@@ -75,7 +76,9 @@ class PulsarStreamProducer(SharedStreamProducer):
         path = arguments.get("match_function")
         predicate = None if path is None else await asyncio.to_thread(_function, path)
         return MatchingStream(
-            hook.get_async_client, options, log, MessageMatch(arguments.get("match")), predicate=predicate
+            *(hook.get_async_client, options, log, MessageMatch(arguments.get("match"))),
+            predicate=predicate,
+            redact=redacted,
         )
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:

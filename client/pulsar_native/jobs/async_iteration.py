@@ -12,6 +12,8 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterator
 from typing import Any
 
+from pulsar_native.jobs.failures import JobRefused
+
 # Time for tasks of the callable to end after the iteration.
 _END_SECONDS = 0.5
 
@@ -39,6 +41,23 @@ def resolved(given: Any) -> Any:
     if loop is not None:
         _close(loop)
     return given
+
+
+def completed(given: Any, name: str) -> Any:
+    """Return what the function `name` returned, or the result of its coroutine; blocks until that has ended.
+
+    Raises `JobRefused` for a generator: nothing of the function has run.
+    """
+    if inspect.isawaitable(given):
+        given = resolved(given)
+    if is_generator(given):
+        raise JobRefused(f"{name} is a generator function, of which nothing has run: return instead of yield")
+    return given
+
+
+def is_generator(given: object) -> bool:
+    """Return True for what a generator function returns."""
+    return inspect.isgenerator(given) or inspect.isasyncgen(given)
 
 
 async def _awaited(given: Awaitable[Any]) -> Any:

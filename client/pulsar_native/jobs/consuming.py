@@ -10,6 +10,7 @@ receipt. Delivery is at least once. Blocking; not thread-safe.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 import time
@@ -18,10 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.jobs.async_iteration import completed
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
-from pulsar_native.jobs.failures import JobRefused
+from pulsar_native.jobs.failures import JobRefused, reason_of
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter
 from pulsar_native.jobs.id_ranges import describe
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
@@ -100,7 +102,8 @@ class ConsumeSettings:
 class ConsumeCallbacks:
     """Functions of the caller.
 
-    `check` raises to end the job at once (a kill); `process` is called with the manifest, `handle` with each message;
+    `check` raises to end the job at once (a kill); `process` is called with a copy of the manifest, and a coroutine it
+    returns is awaited; `handle` is called with each message;
     exceptions `passing` of `handle` end the job whatever `on_error` is; `redact` removes secrets from a text; `names`
     returns the topics of a namespace, for the hint of an error. `sink` replaces an output file: it gets the rows,
     `sink_rows` at once, and the caller's state makes them durable when the job stores the batch's ids.
@@ -180,7 +183,7 @@ class ConsumeJob:
             "errors": self._policy.manifest(),
             # The request may have reached the broker in part; the next try repeats it.
             "acknowledged": "begun" if self.stage == "acknowledge" else "nothing",
-            "error": f"{type(error).__name__}: {self._calls.redact(str(error))[:1000]}",
+            "error": reason_of(error, self._calls.redact, 1000),
         }
 
     # ---- a batch that is known ---------------------------------------------------------------------------------------
@@ -225,9 +228,7 @@ class ConsumeJob:
         if not self._settings.process_once:
             if self._calls.handle is not None:
                 self._handle_again(note)
-            if self._calls.process is not None:
-                self.stage = "process"
-                self._calls.process(manifest)
+            self._process(manifest)
         return manifest
 
     def _with_output(self, output: BatchOutput, note: dict[str, Any]) -> dict[str, Any]:
@@ -503,9 +504,7 @@ class ConsumeJob:
         finally:
             writer.discard()
             file.discard()
-        if self._calls.process is not None:
-            self.stage = "process"
-            self._calls.process(note["manifest"])
+        self._process(note["manifest"])
         self._calls.check()
         self.stage = "dead letters"
         self._policy.flush()
@@ -519,6 +518,12 @@ class ConsumeJob:
         self._say("consumed")
         manifest: dict[str, Any] = note["manifest"]
         return manifest
+
+    def _process(self, manifest: Mapping[str, Any]) -> None:
+        """Call `process` with a copy, since the manifest is what further tries of this run return."""
+        if self._calls.process is not None:
+            self.stage = "process"
+            completed(self._calls.process(copy.deepcopy(manifest)), "process")
 
     def _note(self, path: str | None, content: Content, files: list[dict[str, Any]] | None) -> dict[str, Any]:
         settings, batch = self._settings, self._batch

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs.failures import JobFailed
+from pulsar_native.jobs.json_values import encodable
 
 if TYPE_CHECKING:
     from pulsar_native import Client, Message, MessageId, Producer
@@ -157,7 +158,7 @@ def dead_letter_properties(
     }
     if cause is not None:
         parts["EXCEPTION_TYPE"] = type(cause).__name__
-        parts["EXCEPTION_MESSAGE"] = redact(str(cause))[:_CAUSE_LENGTH]
+        parts["EXCEPTION_MESSAGE"] = encodable(redact(str(cause))[:_CAUSE_LENGTH])
     return parts
 
 

@@ -5,7 +5,10 @@ May not do I/O or raise. Only `is_permanent` decides whether a job can be retrie
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pulsar_native.exceptions import PulsarException
+from pulsar_native.jobs.json_values import encodable
 
 
 class JobRefused(PulsarException):
@@ -51,6 +54,12 @@ def is_permanent(error: BaseException) -> bool:
             errors.UnsupportedVersionError,
         ),
     )
+
+
+def reason_of(error: BaseException, redact: Callable[[str], str] = str, limit: int = 300) -> str:
+    """Return type and text of an error for a record: without secrets, and as every encoder and database takes it."""
+    text: str = encodable(redact(str(error).rstrip("."))[:limit])
+    return f"{type(error).__name__}: {text}"
 
 
 def explain(error: BaseException, *, action: str, stage: str) -> str:

@@ -38,7 +38,8 @@ def format_of(path: str | None, chosen: str | None) -> str:
     """Return the chosen format, or that of a path's suffix."""
     if chosen is not None:
         return validation.choice("format", chosen, FORMATS)
-    return "parquet" if path is not None and path.lower().endswith(".parquet") else "jsonl"
+    # The path may be another task's result that is not rendered yet.
+    return "parquet" if isinstance(path, str) and path.lower().endswith(".parquet") else "jsonl"
 
 
 class BatchWriter(Protocol):

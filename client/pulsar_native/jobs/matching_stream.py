@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.async_iteration import is_generator
 from pulsar_native.jobs.batch import metadata_of
 from pulsar_native.jobs.codecs import WriterSchema, decode
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, copied_options, dead_letter_properties
-from pulsar_native.jobs.failures import explain
+from pulsar_native.jobs.failures import explain, reason_of
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
 
@@ -126,6 +127,7 @@ class MatchingStream:
     :param predicate: called with the record of a message that fulfils `match` (the fields of a JSONL output:
         value, encoding, key, properties, times, topic, message_id …); a false result is no match. May be a coroutine
         function. A message for which it raises is redelivered, and becomes a dead letter in the end.
+    :param redact: removes secrets from the text of an exception of the predicate. Default: none is removed.
     :param log: takes one line per connection and per failure, at most one of each in ten seconds.
     """
 
@@ -136,12 +138,14 @@ class MatchingStream:
         log: JobLog,
         match: MessageMatch | None = None,
         predicate: Predicate | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._connect = connect
         self._options = options
         self._log = log
         self._match = match or MessageMatch()
         self._predicate = predicate
+        self._redact = redact
         self._reads_value = options.payload == "value" or self._match.needs_value or predicate is not None
         self._client: Client | None = None
         self._producers: dict[str, Producer[Any]] = {}
@@ -258,15 +262,27 @@ class MatchingStream:
             return True
         assert decoded is not None
         record = {"value": decoded[0], "encoding": decoded[1], **metadata_of(message)}
-        if inspect.iscoroutinefunction(self._predicate):
-            return bool(await self._predicate(record))
-        return bool(await asyncio.to_thread(self._predicate, record))
+        try:
+            if inspect.iscoroutinefunction(self._predicate):
+                result = self._predicate(record)
+            else:
+                result = await asyncio.to_thread(_called, self._predicate, record)
+            if inspect.isawaitable(result):
+                result = await result
+        except SystemExit as error:
+            raise RuntimeError("the predicate called sys.exit") from error
+        if is_generator(result):
+            raise TypeError("the predicate is a generator function, of which nothing has run")
+        return bool(result)
+
+    def _reason(self, error: Exception) -> str:
+        return reason_of(error, self._redact)
 
     async def _failed(self, message: Message, consumer: Consumer[Any], error: Exception) -> None:
         if message.redelivery_count() >= self._options.max_redeliver_count:
             await self._bury(message, consumer, error)
             return
-        self._warn("match", "Matching %s failed; it is redelivered: %s", _place(message), _reason(error))
+        self._warn("match", "Matching %s failed; it is redelivered: %s", _place(message), self._reason(error))
         await consumer.negative_acknowledge(message)
 
     async def _bury(self, message: Message, consumer: Consumer[Any], cause: Exception | None) -> None:
@@ -280,7 +296,7 @@ class MatchingStream:
             self._warn("letter", "%s; the message is redelivered", text)
             await consumer.negative_acknowledge(message)
             return
-        why = "it was rejected" if cause is None else _reason(cause)
+        why = "it was rejected" if cause is None else self._reason(cause)
         self._warn("buried", "%s went to %s: %s", _place(message), topic, why)
         await consumer.acknowledge(message)
 
@@ -291,7 +307,7 @@ class MatchingStream:
         if producer is None:
             producer = self._producers[topic] = await self._dead_letter_producer(topic)
         payload = None if message.has_null_value() else message.data()
-        parts = dead_letter_properties(message, options.subscription, cause)
+        parts = dead_letter_properties(message, options.subscription, cause, self._redact)
         await producer.send(payload, properties=parts, **copied_options(message))
         return topic
 
@@ -376,9 +392,13 @@ def _matched(message: Message, decoded: tuple[Any, str]) -> Any:
     return decode(message, "json")[0] if encoding in ("text", "base64") else value
 
 
+def _called(predicate: Predicate, record: Mapping[str, Any]) -> Any:
+    """Return a predicate's result; its exceptions that asyncio gives another meaning become a RuntimeError."""
+    try:
+        return predicate(record)
+    except (StopIteration, asyncio.CancelledError) as error:
+        raise RuntimeError(f"the predicate raised {type(error).__name__}") from error
+
+
 def _place(message: Message) -> str:
     return f"the message {message.message_id()} of {message.topic_name()}"
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch import record_of
-from pulsar_native.jobs.failures import JobFailed, JobRefused
+from pulsar_native.jobs.failures import JobFailed, JobRefused, reason_of
 from pulsar_native.jobs.output import json_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
 # Number of failed messages with their cause in the manifest; the others are counted.
 _TOLD = 100
-_CAUSE_LENGTH = 300
 
 Handled = tuple["Message", dict[str, Any], bytes]
 
@@ -100,8 +99,7 @@ class ErrorPolicy:
         batch.add_other(message)
 
     def _reason(self, error: BaseException) -> str:
-        text = str(error).rstrip(".")
-        return f"{type(error).__name__}: {self._redact(text)[:_CAUSE_LENGTH]}"
+        return reason_of(error, self._redact)
 
     def flush(self) -> None:
         """Publish the dead letters and wait until they are stored; raises if one is not."""
@@ -201,16 +199,15 @@ class MessageHandler:
             self._apply(handled, result, batch)
 
     def _apply(self, handled: Handled, result: object, batch: Batch) -> None:
-        if result is None or result == MessageResult.ACK:
+        if result is None or (isinstance(result, str) and result == MessageResult.ACK):
             self._done.append(handled)
             return
-        try:
-            known = MessageResult(result)  # type: ignore[arg-type]
-        except ValueError:
+        if not isinstance(result, str) or result not in list(MessageResult):
             raise JobRefused(
                 f"process_message returned {result!r} for {handled[0].message_id()}; it may return None or a "
                 f"MessageResult: {', '.join(MessageResult)}"
-            ) from None
+            )
+        known = MessageResult(result)
         if known is MessageResult.RETRY_LETTER and not self._retries:
             raise JobRefused(
                 "process_message returned 'retry_letter', but retry letters are not received here: set "

@@ -46,6 +46,7 @@ class PublishResult:
         self._unkeyed = True
         self._settled = threading.Event()
         self._expected: int | None = None
+        self.refused = 0
         self.accepted = 0
         self.resolved = 0
         self.stored = 0
@@ -67,6 +68,7 @@ class PublishResult:
 
     def refuse(self, number: int, reason: str) -> None:
         """Record a message that could not be queued."""
+        self.refused += 1
         with self._lock:
             self._failed[number] = reason
 

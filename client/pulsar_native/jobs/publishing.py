@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import topic_setup
 from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
-from pulsar_native.jobs.failures import JobRefused, is_permanent
+from pulsar_native.jobs.failures import JobRefused, is_permanent, reason_of
 from pulsar_native.jobs.publication import (
     ContentChanged,
     ContentDigest,
@@ -43,6 +43,7 @@ COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 _BUSY_SECONDS = 30.0
 _PENDING = 20_000
 _SHOWN_IDS = 20
+_REASON_LENGTH = 1000
 _REMEDY = (
     "To publish the messages as they are now, besides those already stored, pass on_changed='republish' (which needs "
     "messages that can be read again: a list, a table, a file, or a callable) or another identity, or start a new run"
@@ -91,7 +92,7 @@ class Surroundings:
 
     `killed` is called before each message. `report` gets the manifest of a publication that ended early, before the
     error is raised, and must not raise. Exceptions of the types `control` are the caller's own way to end, and are
-    raised unchanged after the receipts of the messages sent.
+    raised unchanged after the receipts of the messages sent. `redact` removes secrets from a text.
     """
 
     state: JobState
@@ -99,6 +100,7 @@ class Surroundings:
     killed: Callable[[], bool]
     report: Callable[[dict[str, Any]], None]
     control: tuple[type[BaseException], ...] = ()
+    redact: Callable[[str], str] = str
 
 
 class PublishJob:
@@ -491,7 +493,9 @@ class _Attempt:
                 ". A retry or clearing this run would not store the failed messages, since the broker stored later "
                 "sequence ids: publish them by another run, or with deduplicate=False"
             )
-        can_retry = can_store_rest and not (problem is not None and is_permanent(problem))
+        # A message that was refused before sending is refused by every try.
+        is_final = results.refused > 0 or (problem is not None and is_permanent(problem))
+        can_retry = can_store_rest and not is_final
         if can_retry and self._on is False and manifest["stored"]:
             text += f". A retry publishes all messages again, as the topic has no deduplication. {FIX}"
         return PublishIncomplete(text, manifest, can_retry=can_retry)
@@ -559,4 +563,4 @@ class _Attempt:
     def _reason(self, error: BaseException | None) -> str:
         if error is None:
             return "the broker did not confirm all messages within send_timeout_seconds"
-        return f"{type(error).__name__}: {error}"
+        return reason_of(error, self._around.redact, _REASON_LENGTH)

@@ -36,6 +36,7 @@ _ENDINGS = {
     ".pq": "parquet",
 }
 _CHUNK = 1 << 20
+_MAX_TIME = 2**63 - 1
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -73,26 +74,64 @@ class MessageMapping:
             key = None if found is None else found if isinstance(found, bytes) else str(found)
         if self.event_time_field is not None:
             found = _field(item, self.event_time_field)
-            event_time = None if found is None else validation.moment(self.event_time_field, found)
+            event_time = _time(self.event_time_field, found)
         for name in self.property_fields:
             if (found := _field(item, name)) is not None:
                 properties[name] = str(found)
-        return MessageParts(item, key, None, event_time, properties or None, None)
+        return _checked(MessageParts(item, key, None, event_time, properties or None, None))
 
     def _from_envelope(self, item: Any) -> MessageParts:
         if not isinstance(item, Mapping) or "value" not in item:
             validation.refuse('with envelope=True each message is a dict with "value", and may have "key" and more')
         validation.known("the envelope", item, ENVELOPE)
-        properties = {**self.properties, **(item.get("properties") or {})}
-        event_time, deliver_at = item.get("event_time"), item.get("deliver_at")
-        return MessageParts(
-            item["value"],
-            item.get("key"),
-            item.get("ordering_key"),
-            None if event_time is None else validation.moment("event_time", event_time),
-            properties or None,
-            None if deliver_at is None else validation.moment("deliver_at", deliver_at),
+        own = item.get("properties") or {}
+        if not isinstance(own, Mapping):
+            validation.refuse(f"properties must be a dict of texts, not {type(own).__name__}")
+        properties = {**self.properties, **own}
+        return _checked(
+            MessageParts(
+                item["value"],
+                item.get("key"),
+                item.get("ordering_key"),
+                _time("event_time", item.get("event_time")),
+                properties or None,
+                _time("deliver_at", item.get("deliver_at")),
+            )
         )
+
+
+def _time(name: str, value: Any) -> int | None:
+    """Return a message's time in milliseconds, None for None; raises ValueError, also for one before 1970."""
+    if value is None:
+        return None
+    millis = validation.moment(name, value)
+    if not 0 <= millis <= _MAX_TIME:
+        validation.refuse(f"{name} must be from 0 to {_MAX_TIME} milliseconds since 1970, not {millis}")
+    return millis
+
+
+def _checked(parts: MessageParts) -> MessageParts:
+    """Return the fields; raises ValueError for one of another type, or one that has no form in UTF-8."""
+    key, ordering_key, properties = parts.key, parts.ordering_key, parts.properties
+    if key is not None and not isinstance(key, bytes):
+        _check_text("key", key, "a text or bytes")
+    if ordering_key is not None:
+        _check_text("ordering_key", ordering_key)
+    if properties is not None:
+        for name, text in properties.items():
+            _check_text("the name of a property", name)
+            _check_text(f"the property {name!r}", text)
+    return parts
+
+
+def _check_text(name: str, value: object, kind: str = "a text") -> None:
+    if not isinstance(value, str):
+        validation.refuse(f"{name} must be {kind}, not {type(value).__name__}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            validation.refuse(f"{name} cannot be written in UTF-8: {error.reason}")
 
 
 def _field(item: Any, name: str) -> Any:
@@ -200,7 +239,7 @@ def _parsed_list(text: str) -> Any:
 
 def format_of(path: str) -> str:
     """Return a file's format by its suffix; raises ValueError for an unknown one."""
-    plain = path.lower()
+    plain = path.lower() if isinstance(path, str) else ""
     for ending in _PACKED:
         plain = plain.removesuffix(ending)
     for ending, found in _ENDINGS.items():

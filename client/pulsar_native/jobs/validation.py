@@ -7,6 +7,7 @@ secret is repeated. No I/O, no imports of the client.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,8 +40,9 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def number(name: str, value: object, minimum: float, *, maximum: float = math.inf) -> None:
-    """Raise for anything but a number within the bounds."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+    """Raise for anything but a finite number within the bounds."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not minimum <= value <= maximum or value == math.inf:  # type: ignore[operator]
         upper = "" if maximum == math.inf else f" and at most {maximum:g}"
         refuse(f"{name} must be a number of at least {minimum:g}{upper}, not {value!r}")
 
@@ -51,6 +53,12 @@ def whole(name: str, value: object) -> int:
     if isinstance(value, bool | float) or not digits.isdigit() or int(digits) < 1:
         refuse(f"{name} must be a whole number of at least 1, not {value!r}")
     return int(digits)
+
+
+def no_generator(name: str, function: object) -> None:
+    """Raise for a generator function, plain or async: a call of it runs nothing."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        refuse(f"{name} is a generator function, of which a call runs nothing: return instead of yield")
 
 
 def text(name: str, value: object) -> str:
@@ -74,11 +82,14 @@ def moment(name: str, value: datetime | str | int) -> int:
     """Return milliseconds since 1970; from a datetime, ISO-8601 text or milliseconds; UTC without a zone."""
     if isinstance(value, bool):
         refuse(f"{name} must be a datetime, ISO-8601 text or milliseconds since 1970, not {value!r}")
+    # A missing time of pandas is a datetime, too, and equal to nothing.
+    if value != value or value in (math.inf, -math.inf):
+        refuse(f"{name} must be a point in time, not {value!r}")
     if isinstance(value, int | float):
         return int(value)
     if isinstance(value, str):
         value = value.strip()
-        if value.lstrip("-").isdigit():
+        if value.removeprefix("-").isdecimal():
             return int(value)
         try:
             value = datetime.fromisoformat(value)
@@ -88,3 +99,25 @@ def moment(name: str, value: datetime | str | int) -> int:
         refuse(f"{name} must be a datetime, ISO-8601 text or milliseconds since 1970, not {type(value).__name__}")
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return round(aware.timestamp() * 1000)
+
+
+class Given:
+    """Names of optional arguments that a constructor was given, which templates must not render to nothing.
+
+    Made at the constructor's end; `check` is for the time after rendering, and gets the owner, which Airflow copies. A
+    default in place of what was asked for would change the result without a word.
+    """
+
+    def __init__(self, owner: object, *names: str) -> None:
+        self._names = [name for name in names if not _is_nothing(getattr(owner, name))]
+
+    def check(self, owner: object) -> None:
+        """Raise for an argument that has become None or empty."""
+        for name in self._names:
+            value = getattr(owner, name)
+            if _is_nothing(value):
+                refuse(f"{name} was given, but its template or upstream task returned {value!r}: leave it out instead")
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, str | Mapping | Sequence) and len(value) == 0)

@@ -63,7 +63,7 @@ class SchemaCondition:
         from pulsar_native.topic import TopicName
 
         name = TopicName.parse(validation.text("topic", topic))
-        kind = None if schema_type in (None, "") else validation.choice("schema_type", schema_type, SCHEMA_TYPES)
+        kind = None if schema_type is None else validation.choice("schema_type", schema_type, SCHEMA_TYPES)
         return SchemaCondition(name.base.full, kind)
 
     def __str__(self) -> str:

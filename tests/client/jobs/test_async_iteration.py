@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pulsar_native.jobs.async_iteration import is_asynchronous, resolved
+from pulsar_native.jobs.async_iteration import completed, is_asynchronous, resolved
+from pulsar_native.jobs.failures import JobRefused
 
 
 class Loops:
@@ -50,6 +51,17 @@ def test_resolved_value_closes_its_loop(loops: Loops) -> None:
     assert resolved(one()) == 1
     assert loops.seen[0].is_closed()
     assert resolved([1]) == [1]
+
+
+def test_completed_refuses_what_has_not_run(loops: Loops) -> None:
+    async def later(result: object) -> object:
+        return result
+
+    assert [completed(1, "f"), completed(later(2), "f"), completed([3], "f")] == [1, 2, [3]]
+    for unrun in ((number for number in [1]), loops.numbers(1), later(loops.numbers(1))):
+        with pytest.raises(JobRefused, match=r"f is a generator function, .*: return instead of yield"):
+            completed(unrun, "f")
+    assert loops.seen == []
 
 
 def test_resolved_iterator_uses_one_loop(loops: Loops) -> None:

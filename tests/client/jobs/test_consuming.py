@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -17,6 +18,7 @@ from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
 from pulsar_native.jobs import consuming
 from pulsar_native.jobs.batch import BatchLimits
 from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings, OutputLost
+from pulsar_native.jobs.failures import JobRefused
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
 
@@ -104,6 +106,32 @@ def test_repeated_run_handles_messages_again(client: Client, topic: NewTopic, on
     manifests = [ConsumeJob(settings, client, state, MemoryLog(), callbacks).run() for _ in range(2)]
     assert manifests[0] == manifests[1] and manifests[0]["path"] is None
     assert sorted(seen) == sorted([b"0", b"1", b"2"] * (1 if once else 2))
+
+
+def test_process_coroutine_runs_and_keeps_the_record(client: Client, topic: NewTopic) -> None:
+    name, state, seen = topic(), MemoryState(), []  # type: ignore[var-annotated]
+    publish(client, name)
+
+    async def process(manifest: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        seen.append([each["value"] for each in manifest["messages"]])
+        manifest.clear()
+
+    settings = ConsumeSettings([name], "sub", {}, limits=BatchLimits(3, None, None, 9999))
+    callbacks = ConsumeCallbacks(process=process)  # type: ignore[arg-type]
+    made = [ConsumeJob(settings, client, state, MemoryLog(), callbacks).run() for _ in range(2)]
+    assert seen == [["0", "1", "2"]] * 2 and made[0] == made[1] and made[0]["count"] == 3
+
+
+def test_process_generator_acknowledges_nothing(client: Client, topic: NewTopic, broker: Broker) -> None:
+    name = topic()
+    publish(client, name)
+    callbacks = ConsumeCallbacks(process=lambda manifest: (each for each in manifest))
+    settings = ConsumeSettings([name], "sub", {}, limits=THREE)
+    with Client(broker.service_url) as own, pytest.raises(JobRefused, match="process is a generator function"):
+        ConsumeJob(settings, own, MemoryState(), MemoryLog(), callbacks).run()
+    with client.subscribe(name, "sub") as consumer:
+        assert consumer.receive(10_000).data() == b"0"
 
 
 def test_repeated_run_without_messages_cannot_handle(broker: Broker, client: Client, topic: NewTopic) -> None:

@@ -128,6 +128,13 @@ def test_letter_cause_redacted_then_cut() -> None:
     assert text["EXCEPTION_MESSAGE"] == "***" + "x" * 997
 
 
+def test_letter_cause_with_lone_surrogate_is_encodable() -> None:
+    # A producer cut an emoji in two; a property is UTF-8.
+    parts = told(received(), KeyError("\ud83d"))[2]["properties"]
+    assert parts["EXCEPTION_MESSAGE"].encode() == b"'\\ud83d'"
+    assert told(received(), ValueError("no \ud83d"))[2]["properties"]["EXCEPTION_MESSAGE"] == "no ?"
+
+
 def test_retry_letter_counts_and_delays() -> None:
     topic, _, options = told(received(), retry=True, retry_delay_seconds=2.5)
     assert (topic, options["deliver_after"]) == (RETRY, 2500)

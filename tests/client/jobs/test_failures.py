@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_native import exceptions as errors
-from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent
+from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent, reason_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,14 @@ from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_perma
 )
 def test_is_permanent_by_type(error: BaseException, expected: bool) -> None:
     assert is_permanent(error) is expected
+
+
+def test_reason_is_redacted_cut_and_encodable() -> None:
+    error = ValueError("topsecret: no city \ud83d\0" + "x" * 999)
+    found = reason_of(error, lambda text: text.replace("topsecret", "***"), 20)
+    assert found == "ValueError: ***: no city ??" + "x" * 5
+    assert reason_of(KeyError("a")) == "KeyError: 'a'"
+    assert reason_of(OSError("no such file.")) == "OSError: no such file"
 
 
 def test_explain_names_stage_reason_and_fix() -> None:

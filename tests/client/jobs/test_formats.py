@@ -64,6 +64,10 @@ def test_format_unknown_raises() -> None:
         format_of("a", "parket")
 
 
+def test_format_of_unrendered_path_is_jsonl() -> None:
+    assert format_of(object(), None) == "jsonl"  # type: ignore[arg-type]
+
+
 # ---- lines -----------------------------------------------------------------------------------------------------------
 
 

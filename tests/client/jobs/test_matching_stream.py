@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -26,14 +27,21 @@ class Stream:
     """A stream under test, which receives from the beginning of its topic."""
 
     def __init__(
-        self, broker: Broker, topic: str, match: object = None, predicate: Predicate | None = None, **options: Any
+        self,
+        broker: Broker,
+        topic: str,
+        match: object = None,
+        predicate: Predicate | None = None,
+        more: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         self.log = MemoryLog()
         self.connections = 0
         self._url = broker.service_url
         options = {"initial_position": "earliest", "subscription": "s"} | options
         self.stream = MatchingStream(
-            self.connect, StreamOptions(topics=(topic,), **options), self.log, MessageMatch(match), predicate
+            *(self.connect, StreamOptions(topics=(topic,), **options), self.log, MessageMatch(match), predicate),
+            **more or {},
         )
         self._events = self.stream.events()
         self._waiting: asyncio.Future[Any] | None = None
@@ -309,6 +317,87 @@ async def test_stream_failing_predicate_redelivers_then_buries(
         assert (data, parts["EXCEPTION_TYPE"], parts["REAL_SUBSCRIPTION"]) == (b"bad", "KeyError", "s")
         assert "Matching the message" in made.log.warnings[0]
     assert (calls.count("bad"), calls.count("late")) == (3, 2)
+
+
+class Waiting:
+    """Predicates that are asynchronous, though not coroutine functions themselves."""
+
+    async def __call__(self, record: Mapping[str, Any]) -> bool:
+        await asyncio.sleep(0)
+        return bool(record["value"] == "b")
+
+    def passed_on(self, record: Mapping[str, Any]) -> Any:
+        return self(record)
+
+
+@pytest.mark.parametrize("predicate", [Waiting(), Waiting().passed_on])
+async def test_stream_predicate_awaitable_is_awaited(
+    client: Client, broker: Broker, topic: NewTopic, predicate: Predicate
+) -> None:
+    name = topic()
+    publish(client, name, [b"a", b"b"])
+    async with opened(broker, name, None, predicate) as made:
+        assert await made.values(1) == ["b"]
+
+
+def stopped(record: Mapping[str, Any]) -> bool:
+    """Find nothing."""
+    return bool(next(iter(())))
+
+
+def cancelled(record: Mapping[str, Any]) -> bool:
+    """Raise what asyncio takes for a cancellation."""
+    raise asyncio.CancelledError
+
+
+def exited(record: Mapping[str, Any]) -> bool:
+    """End the program."""
+    sys.exit("topsecret")
+
+
+async def exited_later(record: Mapping[str, Any]) -> bool:
+    """End the program."""
+    sys.exit("topsecret")
+
+
+def yielded(record: Mapping[str, Any]) -> Any:
+    """Run nothing."""
+    yield True
+
+
+@pytest.mark.parametrize(
+    ("predicate", "kind", "words"),
+    [
+        (stopped, "RuntimeError", "raised StopIteration"),
+        (cancelled, "RuntimeError", "raised CancelledError"),
+        (exited, "RuntimeError", "called sys.exit"),
+        (exited_later, "RuntimeError", "called sys.exit"),
+        (yielded, "TypeError", "is a generator function"),
+    ],
+)
+async def test_stream_predicate_wrong_becomes_dead_letter(
+    client: Client, broker: Broker, topic: NewTopic, predicate: Predicate, kind: str, words: str
+) -> None:
+    name = topic()
+    publish(client, name, [b"a"])
+    async with opened(broker, name, None, predicate, max_redeliver_count=0) as made:
+        await made.nothing()
+        ((data, parts),) = await asyncio.to_thread(letters, client, name, 1)
+    assert (data, parts["EXCEPTION_TYPE"]) == (b"a", kind) and words in parts["EXCEPTION_MESSAGE"]
+
+
+async def test_stream_letter_is_redacted(client: Client, broker: Broker, topic: NewTopic) -> None:
+    def predicate(record: Mapping[str, Any]) -> bool:
+        raise OSError("GET /?key=topsecret failed")
+
+    name = topic()
+    publish(client, name, [b"a"])
+    redact = {"redact": lambda text: text.replace("topsecret", "***")}
+    async with opened(broker, name, None, predicate, redact, max_redeliver_count=0) as made:
+        await made.nothing()
+        ((_, parts),) = await asyncio.to_thread(letters, client, name, 1)
+        assert parts["EXCEPTION_MESSAGE"] == "GET /?key=*** failed"
+        assert "topsecret" not in "".join(made.log.warnings) and "key=***" in made.log.warnings[0]
 
 
 async def drained(made: Stream, client: Client, topic: str) -> list[tuple[bytes, dict[str, str]]]:

@@ -89,7 +89,17 @@ def test_result_of_function_decides(result: Any, output: list[str], others: Any,
     assert manifest["messages"] == told and manifest["count"] == 0
 
 
-@pytest.mark.parametrize("result", ["done", 0, False])
+class Ambiguous:
+    """Result whose comparison has no truth value, as that of a table."""
+
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("ambiguous")
+
+    def __repr__(self) -> str:
+        return "table"
+
+
+@pytest.mark.parametrize("result", ["done", 0, False, Ambiguous()])
 def test_result_of_another_kind_is_refused(result: Any) -> None:
     with pytest.raises(
         JobRefused, match=rf"returned {result!r} for 7:0:-1:-1; it may return None or .*: ack, skip, nack"

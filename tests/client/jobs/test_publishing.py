@@ -100,10 +100,20 @@ class Run:
         self.killed: Callable[[], bool] = lambda: False
         self._options = PublishOptions(topic="t", producer_name="me", identity="me", **options)
 
-    def job(self, items: Any, control: tuple[type[BaseException], ...] = ()) -> PublishJob:
+    def job(
+        self, items: Any, control: tuple[type[BaseException], ...] = (), mapping: MessageMapping | None = None
+    ) -> PublishJob:
         """Return a job of these items."""
-        around = Surroundings(self.state, self.log, lambda: self.killed(), self.reports.append, control)
-        return PublishJob(self._options, Codec(None, None), MessageMapping(), Source.of(items), None, around)
+        around = Surroundings(
+            self.state,
+            self.log,
+            lambda: self.killed(),
+            self.reports.append,
+            control,
+            lambda text: text.replace("secret", "***"),
+        )
+        mapping = MessageMapping() if mapping is None else mapping
+        return PublishJob(self._options, Codec(None, None), mapping, Source.of(items), None, around)
 
     def publish(self, items: Any, **options: Any) -> dict[str, Any]:
         """Try once and return the manifest."""
@@ -255,6 +265,41 @@ def test_publish_source_error_keeps_receipts() -> None:
     assert caught.value.can_retry
     run.publish(iter(ITEMS))
     assert run.topic.messages == STORED
+
+
+def test_publish_error_text_is_redacted_and_storable() -> None:
+    def items() -> Iterator[str]:
+        yield ITEMS[0]
+        raise RuntimeError("GET /?key=secret of \ud83d failed")
+
+    run = Run()
+    with pytest.raises(PublishIncomplete) as caught:
+        run.publish(items())
+    text = r"RuntimeError: GET /?key=*** of ? failed"
+    assert caught.value.manifest["first_error"] == run.reports[0]["first_error"] == text
+    assert text in str(caught.value) and text in run.log.warnings[0]
+    for each in (str(caught.value), *run.log.warnings):
+        assert "secret" not in each and each.encode()
+
+
+_WRONG = [{"value": "a"}, {"value": "b"}, {"value": "c", "properties": {"n": 5}}]
+
+
+def test_check_names_a_wrong_field_before_any_sending() -> None:
+    run = Run(deduplicate=False)
+    with pytest.raises(ValueError, match="message 2: the property 'n' must be a text, not int"):
+        run.publish(_WRONG, mapping=MessageMapping(envelope=True))
+    assert run.topic.messages == [] and run.state.get() is None
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_publish_refused_message_is_not_retried(deduplicate: bool) -> None:
+    run = Run(deduplicate=deduplicate)
+    with pytest.raises(
+        PublishIncomplete, match="First error: message 2: ValueError: message 2: the property"
+    ) as caught:
+        run.publish(iter(_WRONG), mapping=MessageMapping(envelope=True))
+    assert not caught.value.can_retry and run.topic.messages == [b"a", b"b"]
 
 
 def test_publish_changed_stream_found_while_sending() -> None:

@@ -316,6 +316,26 @@ def test_mapping_takes_fields_of_the_value() -> None:
 
 @pytest.mark.parametrize(
     ("item", "words"),
+    [
+        ({"k": "\udcff"}, "key cannot be written in UTF-8"),
+        ({"p": "\udcff"}, "the property 'p' cannot be written in UTF-8"),
+        ({"at": -1}, "at must be from 0 to"),
+    ],
+)
+def test_mapping_of_a_wrong_field_is_refused(item: dict[str, object], words: str) -> None:
+    mapping = MessageMapping(key_field="k", event_time_field="at", property_fields=("p",))
+    with pytest.raises(ValueError, match=words):
+        mapping.parts({"k": None, "p": None, "at": None, **item})
+
+
+@pytest.mark.parametrize("path", [5, Path("a.csv")])
+def test_format_of_no_text_is_refused(path: object) -> None:
+    with pytest.raises(ValueError, match=r"the ending of .* says nothing about its format"):
+        sources.format_of(path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
     [("x", "the field 'key' is taken from a dict, and the message is str"), ({"kay": 1}, "has no field 'key'; .*kay")],
 )
 def test_mapping_of_a_missing_field_is_refused(item: object, words: str) -> None:
@@ -343,6 +363,18 @@ def test_mapping_of_an_envelope_takes_all_parts() -> None:
         ("x", 'each message is a dict with "value"'),
         ({"key": "a"}, "with envelope=True"),
         ({"value": 1, "kee": 2}, "kee"),
+        ({"value": 1, "key": 5}, "key must be a text or bytes, not int"),
+        ({"value": 1, "key": "\udcff"}, "key cannot be written in UTF-8"),
+        ({"value": 1, "ordering_key": b"5"}, "ordering_key must be a text, not bytes"),
+        ({"value": 1, "ordering_key": "\udcff"}, "ordering_key cannot be written in UTF-8"),
+        ({"value": 1, "properties": "abc"}, "properties must be a dict of texts, not str"),
+        ({"value": 1, "properties": ["a"]}, "properties must be a dict of texts, not list"),
+        ({"value": 1, "properties": {"n": 5}}, "the property 'n' must be a text, not int"),
+        ({"value": 1, "properties": {"n": "\ud83d"}}, "the property 'n' cannot be written in UTF-8"),
+        ({"value": 1, "properties": {5: "n"}}, "the name of a property must be a text, not int"),
+        ({"value": 1, "event_time": -1}, "event_time must be from 0 to .* milliseconds since 1970, not -1"),
+        ({"value": 1, "event_time": float("inf")}, "event_time must be a point in time"),
+        ({"value": 1, "deliver_at": 2**63}, "deliver_at must be from 0 to"),
     ],
 )
 def test_mapping_of_no_envelope_is_refused(item: object, words: str) -> None:

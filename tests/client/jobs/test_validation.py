@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import re
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -45,9 +48,56 @@ def test_number_out_of_bounds_raises(value: object) -> None:
         validation.number("n", value, 1, maximum=10)
 
 
-def test_number_without_maximum_does_not_name_one() -> None:
-    with pytest.raises(ValueError, match=r"of at least 0, not -1$"):
-        validation.number("n", -1, 0)
+@pytest.mark.parametrize("value", [-1, float("inf")])
+def test_number_without_maximum_does_not_name_one(value: float) -> None:
+    with pytest.raises(ValueError, match=rf"of at least 0, not {value}$"):
+        validation.number("n", value, 0)
+
+
+def function() -> None:
+    """Do nothing."""
+
+
+def generator() -> Iterator[int]:
+    """Yield a number."""
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    """Yield a number."""
+    yield 1
+
+
+def test_no_generator_refuses_generators_only() -> None:
+    for function_ in (None, function, print, lambda: generator()):
+        validation.no_generator("process", function_)
+    for each in (generator, async_generator):
+        with pytest.raises(ValueError, match=r"process is a generator function, .*: return instead of yield"):
+            validation.no_generator("process", each)
+
+
+class Holder:
+    """Owner of arguments."""
+
+    def __init__(self, path: object) -> None:
+        self.path, self.limit = path, None
+        self.given = validation.Given(self, "path", "limit")
+
+
+@pytest.mark.parametrize("rendered", [None, "", {}, []])
+def test_given_rendered_to_nothing_raises(rendered: object) -> None:
+    # Airflow renders the templates of a copy.
+    owner = copy.copy(Holder("{{ path }}"))
+    owner.given.check(owner)
+    owner.path = rendered
+    with pytest.raises(ValueError, match=f"path was given, .* returned {re.escape(repr(rendered))}"):
+        owner.given.check(owner)
+
+
+@pytest.mark.parametrize("nothing", [None, "", {}, ()])
+def test_given_not_given_is_not_checked(nothing: object) -> None:
+    owner = Holder(nothing)
+    owner.given.check(owner)
 
 
 @pytest.mark.parametrize("value", ["", " \t", None, 3])
@@ -83,6 +133,10 @@ def test_moment_before_1970_is_negative() -> None:
         (b"5", "not bytes"),
         ("yesterday", "t='yesterday' is neither ISO-8601 text .* nor milliseconds"),
         ("", "neither ISO-8601"),
+        ("--5", "neither ISO-8601"),
+        ("\u00b2", "neither ISO-8601"),
+        (float("nan"), "t must be a point in time, not nan"),
+        (float("inf"), "t must be a point in time, not inf"),
     ],
 )
 def test_moment_other_values_raise(value: object, words: str) -> None:

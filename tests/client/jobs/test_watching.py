@@ -22,7 +22,7 @@ from support.jobs import PUBLISHED, TOPIC
     ("arguments", "condition", "text"),
     [
         (("t", None, None), TopicCondition(TOPIC), f"the topic {TOPIC}"),
-        (("t", "", ""), TopicCondition(TOPIC), f"the topic {TOPIC}"),
+        (("t", None, None), TopicCondition(TOPIC), f"the topic {TOPIC}"),
         (("t", " 1200 ", None), TopicCondition(TOPIC, 1200), f"1,200 messages in {TOPIC}"),
         (
             ("t", None, "2023-11-14T22:13:20Z"),
@@ -45,6 +45,9 @@ def test_condition_of_rendered_templates(arguments: Any, condition: TopicConditi
     ("arguments", "words"),
     [
         (("", None, None), "topic must be a text that is not blank"),
+        # Templates that rendered to nothing would wait for any topic.
+        (("t", "", None), "messages must be a whole number of at least 1, not ''"),
+        (("t", None, ""), "published_since='' is neither"),
         (("t", 1, 5), "give messages or published_since, not both"),
         (("t", 0, None), "messages must be a whole number of at least 1, not 0"),
         (("t", 1.0, None), "whole number of at least 1, not 1.0"),

@@ -42,7 +42,7 @@ def test_subscription_condition_wrong_raises(arguments: Any, words: str) -> None
 def test_schema_condition_is_of_the_whole_topic() -> None:
     made = SchemaCondition.of("t-partition-3", "Avro")
     assert made == SchemaCondition(TOPIC, "avro") and str(made) == f"a schema of the type avro of {TOPIC}"
-    assert str(SchemaCondition.of("t", "")) == f"a schema of {TOPIC}"
+    assert str(SchemaCondition.of("t")) == f"a schema of {TOPIC}"
 
 
 async def test_watchers_need_the_admin_interface() -> None:

@@ -131,6 +131,14 @@ def test_task_publish_call_is_checked_at_parsing() -> None:
         rows()
 
 
+def test_task_consume_generator_raises_at_parsing() -> None:
+    async def bill(messages: Any) -> Any:
+        yield messages
+
+    with pytest.raises(ValueError, match=r"the function of @task\.pulsar_consume is a generator function"):
+        pulsar_consume_task(topic="t", subscription="s")(bill)()
+
+
 @pytest.mark.parametrize(
     ("decorator", "options", "message"),
     [

@@ -305,6 +305,38 @@ def test_admin_without_admin_url_fails(operator: type[Any], connection: Callable
         (PulsarSetPoliciesOperator, {"topic": "t", "message_ttl_seconds": -1}, "at least 0"),
         (PulsarSetPoliciesOperator, {"topic": "t", "retention_mb": "remove"}, "retention_mb must be a number"),
         (PulsarSetPoliciesOperator, {"topic": "t", "deduplication": "yes"}, "True, False or 'remove'"),
+        (PulsarSetPoliciesOperator, {"topic": "t", "message_ttl_seconds": 90.0}, "message_ttl_seconds must be a whole"),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "retention_minutes": 60.0, "retention_mb": 100},
+            "retention_minutes must be a whole number, not 60.0",
+        ),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "retention_minutes": 60, "retention_mb": 0.5},
+            "retention_mb must be a whole number",
+        ),
+        (PulsarSetPoliciesOperator, {"topic": "t", "backlog_quota_bytes": 1.5}, "backlog_quota_bytes must be a whole"),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "backlog_quota_seconds": 1.5},
+            "backlog_quota_seconds must be a whole",
+        ),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "retention_minutes": "remove", "retention_mb": 5},
+            "leave retention_mb out",
+        ),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "backlog_quota_bytes": "remove", "backlog_quota_seconds": 5},
+            "leave backlog_quota_seconds out",
+        ),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "message_ttl_seconds": 1, "backlog_quota_policy": "producer_exception"},
+            "backlog_quota_policy belongs to",
+        ),
         (
             PulsarSetPoliciesOperator,
             {"topic": "t", "backlog_quota_bytes": 1, "backlog_quota_policy": "drop"},

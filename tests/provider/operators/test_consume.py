@@ -7,12 +7,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
@@ -430,6 +431,11 @@ def test_consume_inline_result_is_limited(client: Client, topic: NewTopic) -> No
         consume(name, inline=True, inline_limit_bytes=500).execute(context_of("c"))
 
 
+def generator(value: object) -> Iterator[object]:
+    """Yield the value."""
+    yield value
+
+
 # ---- arguments and kill ----------------------------------------------------------------------------------------------
 
 
@@ -442,6 +448,8 @@ def test_consume_inline_result_is_limited(client: Client, topic: NewTopic) -> No
         ({"inline": True, "initial_position": "first"}, "initial_position"),
         ({"inline": True, "until_end": False}, "max_messages"),
         ({"inline": True, "process": "a.b"}, "callable"),
+        ({"inline": True, "process": generator}, "process is a generator function"),
+        ({"process_message": generator}, "process_message is a generator function"),
         ({"inline": True, "idle_seconds": -1}, "idle_seconds"),
     ],
 )
@@ -459,12 +467,49 @@ def test_consume_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
         ({"subscription": " "}, "subscription"),
         ({"topic": []}, "topic"),
         ({"topic": ["a", "persistent://public/default/a"]}, "twice"),
+        ({"topic": ["a", "a-partition-1"]}, "default/a and its partition .*/a-partition-1"),
         ({"topic": "a/b"}, "InvalidTopicName"),
+        ({"max_messages": float("inf")}, "max_messages must be a number"),
+        ({"process": lambda: None}, r"process cannot be called with manifest, .*: .*unexpected keyword argument"),
+        ({"process_message": lambda message, typo: None}, r"process_message cannot be .*: .* argument: 'typo'"),
     ],
 )
 def test_consume_wrong_templates_raise_before_subscribing(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, AirflowException), match=words):
         consume(options.pop("topic", "t"), inline=True, **options).execute(context_of())
+
+
+@pytest.mark.parametrize(
+    ("name", "rendered"),
+    [
+        *((name, None) for name in ("path", "max_messages", "dead_letter_topic", "private_keys")),
+        *(("path", ""), ("max_bytes", ""), ("max_seconds", None), ("retry_letter_topic", "")),
+    ],
+)
+def test_consume_template_rendered_to_nothing_raises(
+    client: Client, topic: NewTopic, admin: AdminClient, name: str, rendered: object
+) -> None:
+    source = topic()
+    fill(client, source, ["x"])
+    client.subscribe(source, "sub", initial_position=InitialPosition.Earliest).close()
+    operator = consume(source, inline=True, **{name: "{{ params.given }}"})
+    setattr(operator, name, rendered)
+    with pytest.raises(ValueError, match=f"{name} was given, .* returned {rendered!r}: leave it out"):
+        operator.execute(context_of())
+    assert admin.stats(source, precise_backlog=True)["subscriptions"]["sub"]["msgBacklog"] == 1
+
+
+def test_consume_path_object_and_later_result(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    """A path may be an object, and what an upstream task returns, which is not known when the DAG is parsed."""
+    name = topic()
+    fill(client, name, ["x"] * 3)
+    with DAG("a_dag"):
+        made = ConsumeBatchOperator(
+            task_id="a", topic=name, subscription="sub", path=tmp_path / "a.jsonl", max_messages_per_file="2"
+        )
+        later = ConsumeBatchOperator(task_id="b", topic=name, subscription="sub", path=made.output["path"])
+    assert later.upstream_task_ids == {"a"}
+    assert [each["count"] for each in made.execute(context_of())["files"]] == [2, 1]
 
 
 @pytest.mark.proves("A29")

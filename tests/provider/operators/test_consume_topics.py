@@ -73,6 +73,19 @@ def test_pattern_reads_all_topics_that_match(
     assert (again["count"], again["stop_reason"]) == (0, "end")
 
 
+@pytest.mark.usefixtures("pulsar_conn")
+def test_pattern_compiled_keeps_its_flags(
+    client: Client, namespace: Callable[[], str], topic: NewTopic, tmp_path: Path
+) -> None:
+    space = namespace()
+    names = [topic(name, namespace=space) for name in ("Orders-a", "orders-b")]
+    for name in names:
+        fill(client, name, ["x"])
+    pattern = re.compile(f"persistent://{space}/orders-.*", re.IGNORECASE)
+    found = consume(pattern, tmp_path / "a.jsonl").execute(context_of())  # type: ignore[arg-type]
+    assert (found["count"], set(found["topics"])) == (2, set(names))
+
+
 @pytest.mark.proves("A19")
 @pytest.mark.usefixtures("pulsar_conn")
 def test_pattern_without_topics_fails(tmp_path: Path, namespace: Callable[[], str]) -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
-from pulsar_native import Client, ConsumerCryptoFailureAction, MessageId
+from pulsar_native import AdminClient, Client, ConsumerCryptoFailureAction, MessageId
 from support.brokers import NewTopic
 from support.tasks import StateStore, context_of, dag_in, states_of
 
@@ -112,6 +112,23 @@ def test_decrypted_message_goes_to_no_other_topic(keys: Path, topic: NewTopic, t
     operator = consume(name, None, private_keys=private, process_message=lambda message: "dead_letter")
     with pytest.raises(AirflowException, match="would not be encrypted there"):
         operator.execute(context_of())  # type: ignore[arg-type]
+
+
+def test_encryption_keys_of_a_task_without_result_fail(airflow_home: Path, topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+    dag = dag_in(
+        airflow_home,
+        "encryption_keys_missing",
+        f"""
+        @task
+        def keys():
+            return None
+
+        PublishOperator(task_id="publish", topic={name!r}, messages=["secret"], encryption_keys=keys())
+        """,
+    )
+    assert states_of(dag.test()) == {"keys": "success", "publish": "failed"}
+    assert name not in admin.topics("public/default")
 
 
 def test_keys_themselves_are_refused(keys: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -26,7 +27,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_provider_pulsar.operators.publish import PublishFailed, PublishOperator
+from airflow_provider_pulsar.operators.publish import PublishFailed, PublishNotRepeatable, PublishOperator
 from airflow_provider_pulsar.task_client import TaskKilled
 from broker import Standalone
 from pulsar_native import AdminClient
@@ -201,11 +202,12 @@ def test_publish_data_frames_directly_and_through_xcom(
         @task
         def written():
             frame()[["carrier", "at"]].to_parquet({str(path)!r})
+            return {str(path)!r}
 
         PublishOperator(task_id="frame", topic={names["frame"]!r}, messages=frame, key_field="carrier")
         PublishOperator(task_id="xcom", topic={names["xcom"]!r}, messages=framed(), event_time_field="at")
         PublishOperator(task_id="arrow", topic={names["arrow"]!r}, messages=arrow, property_fields=["delay"])
-        written() >> PublishOperator(task_id="parquet", topic={names["parquet"]!r}, file={str(path)!r})
+        PublishOperator(task_id="parquet", topic={names["parquet"]!r}, file=written())
         """,
     )
     run = dag.test()
@@ -237,7 +239,7 @@ def test_publish_json_array_file_and_file_format(broker: Broker, topic: NewTopic
     path = tmp_path / "rows.json"
     path.write_text('[{"a": 1}, {"a": 2}]')
     first, second = topic(), topic()
-    assert publish(first, file=str(path)).execute(context_of())["count"] == 2
+    assert publish(first, file=path).execute(context_of())["count"] == 2
     assert [message.data() for message in read_all(broker, first)] == [b'{"a":1}', b'{"a":2}']
     assert publish(second, file=str(path), file_format="jsonl").execute(context_of())["count"] == 1
     assert [message.data() for message in read_all(broker, second)] == [b'[{"a":1},{"a":2}]']
@@ -314,6 +316,11 @@ def test_publish_producer_properties_name_the_task(topic: NewTopic, admin: Admin
         ({"messages": ["a"], "retention_minutes": 0}, "retention_minutes must be a whole number from 1, or -1"),
         ({"messages": ["a"], "retention_mb": 1.5}, "retention_mb must be a whole number"),
         ({"messages": ["a"], "retention_mb": -2}, "retention_mb"),
+        ({"messages": ["a"], "send_timeout_seconds": float("inf")}, "send_timeout_seconds"),
+        ({"messages": ["a"], "property_fields": None}, "property_fields must be a list of field names, not None"),
+        ({"messages": ["a"], "property_fields": [5]}, "property_fields must be a list"),
+        ({"messages": ["a"], "key_field": ["k"]}, "key_field must be the name of a field"),
+        ({"messages": ["a"], "event_time_field": 5}, "event_time_field must be the name of a field"),
     ],
 )
 def test_publish_wrong_arguments_raise_at_parsing(options: dict[str, Any], words: str) -> None:
@@ -334,6 +341,18 @@ def test_publish_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
         ({"file": "rows.xml"}, r"ending.*file_format"),
         ({"messages": pandas.Series(["a"])}, r"\.tolist"),
         ({"messages": {"a", "b"}}, "sorted"),
+        ({"file": 5}, "file must be a text"),
+        ({"messages": lambda: ["a"], "op_kwargs": "abc"}, "op_kwargs must be a dict of keyword arguments"),
+        ({"messages": lambda: ["a"], "op_kwargs": {5: 1}}, "op_kwargs must be a dict of keyword arguments"),
+        (
+            {"messages": ["a"], "schema": "json", "schema_definition": {**FLIGHT, "fields": [{"name": "x"}]}},
+            "schema_definition is no Avro record definition: KeyError: 'type'",
+        ),
+        (
+            {"messages": ["a"], "schema": "avro", "schema_definition": {**FLIGHT, "fields": 5}},
+            "schema_definition is no Avro record definition: TypeError",
+        ),
+        ({"messages": [{"value": "a"}, {"value": "b", "key": 5}], "envelope": True}, "message 1: key must be a text"),
         (
             {"messages": ["a"], "topic": "non-persistent://public/default/t", "create_subscription": "s"},
             "non-persistent topic keeps nothing",
@@ -348,6 +367,35 @@ def test_publish_wrong_templates_raise_before_sending(
     with pytest.raises((ValueError, AirflowException), match=words):
         publish(name, **options).execute(context_of())
     assert name not in admin.topics("public/default")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("encryption_keys", {"orders": "/keys/{{ params.key }}"}),
+        ("identity", "{{ params.batch }}"),
+        ("create_subscription", "{{ params.reader }}"),
+    ],
+)
+@pytest.mark.parametrize("rendered", [None, ""])
+def test_publish_argument_rendered_to_nothing_raises(
+    rendered: object, name: str, value: object, topic: NewTopic, admin: AdminClient
+) -> None:
+    place = topic()
+    operator = publish(place, lambda count=1: ["a"] * count, deduplicate="auto", **{name: value})
+    # As Airflow does it: a copy is rendered.
+    copied = copy.copy(operator)
+    setattr(copied, name, rendered)
+    with pytest.raises(ValueError, match=f"{name} was given, but its template or upstream task returned"):
+        copied.execute(context_of())
+    assert place not in admin.topics("public/default")
+
+
+@pytest.mark.parametrize("value", [0, "0"])
+def test_publish_identity_of_a_native_template(value: object, once: Callable[..., str]) -> None:
+    operator = publish(once(), ["a"], deduplicate=True, identity="{{ params.batch }}")
+    operator.identity = value  # type: ignore[assignment]
+    assert operator.execute(context_of())["producer_name"] == "airflow/tests/0"
 
 
 def test_publish_bad_topic_name_fails_without_retries() -> None:
@@ -398,6 +446,31 @@ def test_publish_forbidden_topic_fails_at_once(
         publish(topic(), ["a"], pulsar_conn_id=conn).execute(context_of())
     assert time.monotonic() - started < 20
     assert secure_broker.token("guest") not in str(caught.value)
+
+
+def test_publish_source_error_shows_no_secret(broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    conn = define_connection(
+        monkeypatch, "pulsar_masked", service_url=broker.service_url, auth_method="token", token="token-of-the-source"
+    )
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        raise RuntimeError("GET https://api/?key=token-of-the-source failed for \ud83d")
+
+    context = context_of()
+    with pytest.raises(PublishFailed) as caught:
+        publish(topic(), rows, pulsar_conn_id=conn).execute(context)
+    assert context["ti"].xcoms["publish_failure"] == caught.value.manifest
+    assert caught.value.manifest["first_error"] == "RuntimeError: GET https://api/?key=*** failed for ?"
+    assert "token-of-the-source" not in str(caught.value)
+
+
+def test_publish_refused_message_fails_for_good(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    items = iter([{"value": "a"}, {"value": "b", "key": 5}])
+    with pytest.raises(PublishNotRepeatable, match="message 1: key must be a text or bytes, not int"):
+        publish(name, items, envelope=True).execute(context_of())
+    assert [message.data() for message in read_all(broker, name)] == [b"a"]
 
 
 def test_publish_source_error_fails_the_task(broker: Broker, topic: NewTopic) -> None:

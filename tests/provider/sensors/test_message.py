@@ -155,6 +155,16 @@ def test_trigger_keeps_its_consumer_between_looks(client: Client, topic: NewTopi
     assert admin.stats(name)["subscriptions"]["s"].get("consumers", []) == []
 
 
+def test_match_rendered_to_nothing_takes_no_message(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, ("b", b"foreign"))
+    made = sensor(name, match="{{ params.match }}")
+    made.match = None
+    with pytest.raises(ValueError, match=r"match was given, .* returned None: leave it out"):
+        made.execute(context_of())
+    assert left_in(client, name) == [b"foreign"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -251,6 +251,18 @@ def test_sensor_wrong_arguments_raise(options: dict[str, Any], words: str) -> No
         sensor(options.pop("topic", "t"), **options).execute(context_of())
 
 
+@pytest.mark.parametrize(("name", "rendered"), [("messages", None), ("messages", ""), ("published_since", None)])
+def test_sensor_template_rendered_to_nothing_raises(
+    client: Client, topic: NewTopic, name: str, rendered: object
+) -> None:
+    source = topic()
+    send(client, source, 1)
+    made = sensor(source, **{name: "{{ params.given }}"})
+    setattr(made, name, rendered)
+    with pytest.raises(ValueError, match=f"{name} was given, .* returned {rendered!r}: leave it out"):
+        made.execute(context_of())
+
+
 # ---- counting where the broker does not number messages --------------------------------------------------------------
 
 

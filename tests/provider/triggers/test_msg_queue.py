@@ -17,6 +17,7 @@ from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTr
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetUriRef
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+from airflow.sdk.log import mask_secret
 from airflow.triggers.shared_stream import SharedStreamManager, reject_shared_stream_event
 
 from airflow_provider_pulsar.triggers.msg_queue import (
@@ -37,6 +38,11 @@ _ALLOWED = "AIRFLOW__PULSAR__CALLBACK_ALLOWLIST"
 def is_odd(record: Mapping[str, Any]) -> bool:
     """A match function of users."""
     return bool(int(record["value"]) % 2)
+
+
+def fails(record: Mapping[str, Any]) -> bool:
+    """Raise with the secret of a connection."""
+    raise OSError("GET /?key=s3cr3t-t0ken-of-a-connection failed")
 
 
 def watching(topic: str, asset: str = "an_asset", **options: Any) -> PulsarMessageQueueTrigger:
@@ -386,12 +392,27 @@ async def test_match_function_selects(client: Client, topic: NewTopic, monkeypat
         assert [event["value"] for event in events] == ["1", "3", "5"]
 
 
+async def test_match_function_error_is_masked_in_letter(
+    client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask_secret("s3cr3t-t0ken-of-a-connection")
+    monkeypatch.setenv(_ALLOWED, f"{__name__}.*")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
+    name = topic()
+    publish(client, name, [b"x"])
+    async with triggerer() as airflow:
+        airflow.run(watching(name, match_function=f"{__name__}.fails", subscription="s", max_redeliver_count=0))
+        with client.subscribe(f"{name}-s-DLQ", "s", initial_position=InitialPosition.Earliest) as consumer:
+            letter = await asyncio.to_thread(consumer.receive, 20_000)
+    assert letter.properties()["EXCEPTION_MESSAGE"] == "GET /?key=*** failed"
+
+
 def _this_module() -> Any:
-    """Return a module with the function of this one: pytest need not have it among the imported ones."""
+    """Return a module with the functions of this one: pytest need not have it among the imported ones."""
     import types
 
     made = types.ModuleType(__name__)
-    made.is_odd = is_odd  # type: ignore[attr-defined]
+    made.is_odd, made.fails = is_odd, fails  # type: ignore[attr-defined]
     return made
 
 
