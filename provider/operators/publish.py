@@ -288,7 +288,6 @@ class PublishOperator(LineageMethods, BaseOperator):
         )
 
     def _codec(self) -> Codec:
-        from pulsar_native import PulsarException
         from pulsar_native.jobs.codecs import Codec
 
         definition = self.schema_definition
@@ -302,12 +301,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         is_csv = self.file is not None and (self.file_format or format_of(validation.text("file", self.file))) == "csv"
         if is_csv and self.envelope:
             validation.refuse("the rows of a CSV are no envelopes: use key_field, event_time_field and property_fields")
-        try:
-            return Codec(self.schema, definition, from_texts=is_csv)
-        except PulsarException:
-            raise
-        except (KeyError, TypeError) as error:
-            validation.refuse(f"schema_definition is no Avro record definition: {type(error).__name__}: {error}")
+        return Codec(self.schema, definition, from_texts=is_csv)
 
     def _source(self, context: Context) -> Source:
         if self.file is not None:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -128,8 +129,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("with --envelope event time and properties are in the envelope, not in fields")
     if (options.schema in ("json", "avro")) != (options.schema_file is not None):
         raise UsageError("--schema json and --schema avro need --schema-file, and only they")
-    if not options.send_timeout > 0:
-        raise UsageError("--send-timeout must be more than 0 seconds")
+    if not 0 < options.send_timeout < math.inf:
+        raise UsageError("--send-timeout must be a finite number of more than 0 seconds")
 
 
 def _job_options(command: Command) -> PublishOptions:

@@ -55,8 +55,11 @@ class Codec:
     def __init__(self, schema: str | None, definition: Mapping[str, Any] | None, *, from_texts: bool = False) -> None:
         self.to_register: EncodedBytes | None = None
         self.description = json.dumps([schema, definition], sort_keys=True, default=str)
-        self._from_texts = _conversions(definition) if from_texts and definition else None
-        self._from_table = _table_conversions(definition, schema == "avro") if definition else None
+        try:
+            self._from_texts = _conversions(definition) if from_texts and definition else None
+            self._from_table = _table_conversions(definition, schema == "avro") if definition else None
+        except (KeyError, TypeError, AttributeError) as error:
+            validation.refuse(f"the schema's definition is no Avro record: {type(error).__name__}: {error}")
         self._encode: Callable[[Any], bytes] = _plain
         real: Schema[Any] | None = None
         if schema == "string":

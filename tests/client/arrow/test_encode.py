@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.arrow.encode import TableRows
+from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.wire.codec import encode_single_fields
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -85,3 +86,12 @@ def test_table_rows_byte_keys_maps_times() -> None:
     assert fields == [encode_single_fields({"a": "1"}) + key + encode_single_fields(event_time=1500)]
     made = message(0)
     assert (keys, made.key_is_base64, made.properties, made.event_timestamp) == (["/w=="], True, {"a": "1"}, 1500)
+
+
+def test_table_rows_null_property_raises_naming_it() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    column = pa.chunked_array([pa.array([[("a", "b")]], kind), pa.array([None, [("x", "y"), ("z", None)]], kind)])
+    table = pa.table({"value": [b"1", b"2", b"3"], "map": column})
+    with pytest.raises(InvalidConfiguration, match="Column 'map' has no value for the property 'z' in row 2"):
+        rows_of(table, properties="map")
+    assert rows_of(table.slice(0, 2), properties="map")

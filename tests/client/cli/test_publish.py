@@ -87,7 +87,8 @@ def test_key_delimiter_splits_lines_once() -> None:
         (["--envelope", "--event-time-field", "b"], "in the envelope, not in fields"),
         (["--schema", "json"], "need --schema-file"),
         (["--schema-file", "x"], "need --schema-file, and only they"),
-        (["--send-timeout", "0"], "--send-timeout must be more than 0"),
+        (["--send-timeout", "0"], "--send-timeout must be a finite number"),
+        (["--send-timeout", "inf"], "--send-timeout must be a finite number"),
         (["none.txt"], "none.txt is no file"),
         (["none.data"], "says nothing about its format"),
         (["a.txt", "b.csv"], r"several formats \(csv, text\)"),
@@ -106,7 +107,7 @@ def test_publish_wrong_arguments_exit_with_2(arguments: Sequence[str], words: st
     assert re.search(words, found.err), found.err
 
 
-@pytest.mark.parametrize("content", ["{", "[1]"])
+@pytest.mark.parametrize("content", ["{", "[1]", '{"type": "record", "name": "a", "fields": [{}]}'])
 def test_publish_schema_file_must_be_an_object(content: str, tmp_path: Path) -> None:
     file = tmp_path / "schema"
     file.write_text(content)

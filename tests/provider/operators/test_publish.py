@@ -346,11 +346,11 @@ def test_publish_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
         ({"messages": lambda: ["a"], "op_kwargs": {5: 1}}, "op_kwargs must be a dict of keyword arguments"),
         (
             {"messages": ["a"], "schema": "json", "schema_definition": {**FLIGHT, "fields": [{"name": "x"}]}},
-            "schema_definition is no Avro record definition: KeyError: 'type'",
+            "the schema's definition is no Avro record: KeyError: 'type'",
         ),
         (
             {"messages": ["a"], "schema": "avro", "schema_definition": {**FLIGHT, "fields": 5}},
-            "schema_definition is no Avro record definition: TypeError",
+            "the schema's definition is no Avro record: TypeError",
         ),
         ({"messages": [{"value": "a"}, {"value": "b", "key": 5}], "envelope": True}, "message 1: key must be a text"),
         (
