@@ -1,10 +1,13 @@
 """Commit log of successive loads: the ranges that each successful one covered, after which the next one begins.
 
-A folder on any filesystem of Spark with one JSON document per load, numbered from 1. Rules: a document is written
-before its rows are moved to the output and never changed. So after a crash there is either no document, and the next
-load covers those messages; or a document, and the next load moves the staged rows (`recover`). A run in the log loads
-the same ranges whenever it is repeated. Of two loads that began at the same document only one is committed. Positions
-and counts only, never a secret.
+A folder on any filesystem of Spark with one JSON document per load, numbered from 1. Order of a load: 1. rows are
+staged and counted; 2. its document is created, whole, under a name that is free; 3. the staged rows are moved to the
+output; 4. the manifest is completed. Rules: a document is never changed. Once 2 has begun, the staged rows are removed
+only where the log holds another document of the number. So after a crash there is either no document, and the next load
+covers those messages; or a document, and the next load moves the staged rows (`recover`) before it plans. A run in the
+log loads the same ranges whenever it is repeated. Of two loads that began at the same document only one is committed,
+also at once; an object store whose creation of files is not exclusive may commit both. Positions and counts only, never
+a secret.
 """
 
 from __future__ import annotations
@@ -13,13 +16,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.topic import TopicName
-from pyspark_pulsar.manifest import Document, folder_of
+from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.manifest import Document, Manifest, folder_of
 from pyspark_pulsar.offsets import Range
+from pyspark_pulsar.output import Output
 from pyspark_pulsar.positions import Position
+from pyspark_pulsar.request import beside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +39,10 @@ class CommitConflict(PulsarException):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One successful load: number, run, path and staging path of its rows, and covered ranges."""
+    """One successful load: number, run, path and staging path of its rows, covered ranges, and place of its manifest.
+
+    A log of an earlier version does not have the manifest's place.
+    """
 
     number: int
     run: str | None
@@ -41,6 +50,7 @@ class Commit:
     staging: str
     ranges: Sequence[Range]
     rows: int
+    manifest: str | None = None
 
     def to_json(self) -> str:
         """Return the document."""
@@ -50,6 +60,7 @@ class Commit:
             "run": self.run,
             "path": self.path,
             "staging": self.staging,
+            "manifest": self.manifest,
             "rows": self.rows,
             "committed_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "partitions": [
@@ -69,7 +80,10 @@ class Commit:
                 Range(part["topic"], Position.parse(part["start"]), Position.parse(part["end"]))
                 for part in found["partitions"]
             ]
-            return Commit(found["number"], found["run"], found["path"], found["staging"], ranges, found["rows"])
+            return Commit(
+                found["number"], found["run"], found["path"], found["staging"], ranges, found["rows"],
+                found.get("manifest"),
+            )  # fmt: skip
         except PulsarException:
             raise
         except (ValueError, KeyError, TypeError) as error:
@@ -116,14 +130,17 @@ class CommitLog:
             )
 
     def add(self, commit: Commit) -> None:
-        """Write the next commit; raises `CommitConflict` when its number is taken."""
-        name = f"{commit.number:012}.json"
-        document = self._document(name)
-        if document.read() is not None:
-            raise CommitConflict(self._taken(commit))
-        text = commit.to_json()
-        document.write(text)
-        if document.read() != text:
+        """Write the next commit; raises `CommitConflict` when its number is taken.
+
+        After any other error the commit may be in the log.
+        """
+        document, text = self._document(f"{commit.number:012}.json"), commit.to_json()
+        document.create(text)
+        # An object store may have replaced it, and a repeated request of HDFS may have found its own file.
+        found = document.read()
+        if found is None:
+            raise OSError(f"The commit {commit.number} was removed from {self.folder} while it was written")
+        if found != text:
             raise CommitConflict(self._taken(commit))
 
     def _taken(self, commit: Commit) -> str:
@@ -137,18 +154,42 @@ class CommitLog:
 
 
 def carried(previous: Mapping[str, Position], ranges: Sequence[Range]) -> list[Range]:
-    """Return the ranges with no end before an earlier one: an empty topic has no end."""
+    """Return the ranges with none that ends before an earlier one: such a one is empty at that end."""
+    reached = {item.topic: previous.get(item.topic, item.end) for item in ranges}
     return [
-        Range(item.topic, item.start, max(item.end, previous.get(item.topic, item.end))) for item in ranges
-    ]  # fmt: skip
+        item if item.end >= reached[item.topic] else Range(item.topic, reached[item.topic], reached[item.topic])
+        for item in ranges
+    ]
 
 
-def recover(spark: SparkSession, commit: Commit) -> bool:
-    """Move the rows of a commit that a crash left staged; return True if there were any."""
-    context: Any = spark.sparkContext
-    paths = context._jvm.org.apache.hadoop.fs.Path
-    staging, place = paths(commit.staging), paths(commit.path)
-    files = staging.getFileSystem(context._jsc.hadoopConfiguration())
-    if not files.exists(staging) or files.exists(place):
+def recover(spark: SparkSession, commit: Commit, *, is_repeated: bool = False) -> bool:
+    """Move the rows of a commit that a crash left staged to the output; return True if there were any.
+
+    Raises `DataLoss` where some of the rows are gone and were never in place, unless the commit's run `is_repeated`,
+    which writes them again. An output that was complete and removed later is none of that.
+    """
+    output = Output(spark, commit.path, staging=commit.staging)
+    output.restore()
+    if output.is_staged:
+        found = output.count_rows()
+        if found == commit.rows:
+            output.publish(is_committed=True)
+            return True
+        missing = f"{commit.staging} has {found:,} of its {commit.rows:,} rows"
+    else:
+        missing = f"neither {commit.path} nor {commit.staging} exists, and its manifest does not say done"
+    if is_repeated or (not output.is_staged and (output.is_published or _was_done(spark, commit))):
         return False
-    return bool(files.rename(staging, place))
+    run = "without a name" if commit.run is None else commit.run
+    raise DataLoss(
+        f"The last load in the commit log, run {run} into {commit.path}, was not finished, and {missing}: run it again "
+        "(clear its task), which loads the same messages; to go on without its rows, remove the staging folder and "
+        "create the output folder"
+    )
+
+
+def _was_done(spark: SparkSession, commit: Commit) -> bool:
+    """Return True if the manifest shows that the rows of a commit were in place."""
+    text = Document(spark, commit.manifest or beside(commit.path)).read()
+    found = None if text is None else Manifest.from_json(text)
+    return found is not None and found.is_done and found.ranges == commit.ranges

@@ -209,7 +209,7 @@ class Load:
     def _with_credentials(self, work: Callable[[dict[str, str]], Outcome]) -> Outcome:
         from pyspark_pulsar.credentials import share
 
-        self._spark.conf.set("spark.sql.session.timeZone", self._request.time_zone)
+        self._set_time_zone()
         options = self._request.read_options()
         with ExitStack() as held:
 
@@ -224,6 +224,20 @@ class Load:
             if options.private_keys is not None:
                 source[options.private_keys.option.lower()] = options.private_keys.mapped(shared)
             return work(source)
+
+    def _set_time_zone(self) -> None:
+        from pyspark.errors import IllegalArgumentException
+
+        from pulsar_native.exceptions import InvalidConfiguration
+
+        zone = self._request.time_zone
+        try:
+            self._spark.conf.set("spark.sql.session.timeZone", zone)
+        except IllegalArgumentException as error:
+            raise InvalidConfiguration(
+                f"time_zone is {zone!r}, which Spark does not know; write a region such as Europe/Berlin or an offset "
+                "such as +01:00"
+            ) from error
 
     def _dry_run(self, source: dict[str, str]) -> Outcome:
         from pyspark_pulsar.manifest import Document
@@ -249,23 +263,29 @@ class Load:
         )
 
     def _load(self, source: dict[str, str]) -> Outcome:
+        from pyspark_pulsar.commits import CommitConflict
         from pyspark_pulsar.manifest import Document
         from pyspark_pulsar.options import ReadOptions
         from pyspark_pulsar.output import Output
         from pyspark_pulsar.retained import advance
 
         document = Document(self._spark, self._request.manifest)
-        table = self._table()
+        output = Output(self._spark, self._request.path, self._table(), self._request.suffix)
+        output.restore()
         plan = self._plan(document, source)
-        output = Output(self._spark, self._request.path, table, self._request.suffix)
         self._enter("read")
         try:
             delivered = self._write(output, self._scan(plan), plan.manifest)
             self._check_rows(plan, source, delivered)
             output.check_rows()
-            self._enter("commit")
-            self._commit(plan, output, delivered)
         except BaseException:
+            output.discard()
+            raise
+        self._enter("commit")
+        try:
+            self._commit(plan, output, delivered)
+        except CommitConflict:
+            # Any other failure may come after the commit, whose rows are these.
             output.discard()
             raise
         self._enter("publish")
@@ -314,7 +334,10 @@ class Load:
 
     def _frame(self, frame: DataFrame, plan: Manifest) -> DataFrame:
         """Return the frame to write: the rows decoded, with derived and metadata columns."""
+        from pyspark.errors import AnalysisException
         from pyspark.sql import functions
+
+        from pulsar_native.exceptions import InvalidConfiguration
 
         request = self._request
         frame = self._decoded(frame, plan)
@@ -322,7 +345,11 @@ class Load:
             kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
             frame = frame.select(functions.col("value.*"), *kept)
         for name, expression in request.derive.items():
-            frame = frame.withColumn(name, functions.expr(expression))
+            try:
+                frame = frame.withColumn(name, functions.expr(expression))
+            except AnalysisException as error:
+                reason = str(error).strip().partition("\n")[0]
+                raise InvalidConfiguration(f"derive.{name} is not an expression of the columns: {reason}") from error
         self._check_columns(frame.columns)
         return frame
 
@@ -426,8 +453,11 @@ class Load:
                 f"{rows:,} rows are fewer than min_rows={wanted:,}: {self._request.path} stays as it was"
             )
         # A repeated empty load was checked the first time.
-        if not rows and not self._request.allow_empty and not plan.manifest.was_empty and plan.own is None:
-            options, ranges = ReadOptions.parse(source), plan.manifest.ranges
+        if self._request.allow_empty or plan.manifest.was_empty or plan.own is not None:
+            return
+        ranges = plan.emptied if rows else plan.manifest.ranges
+        if ranges:
+            options = ReadOptions.parse(source)
             check_empty(options, ranges, is_behind=plan.base is not None, subscription=self._request.subscription)
 
     def _commit(self, plan: Plan, output: Output, delivered: dict[str, Delivered]) -> None:
@@ -439,7 +469,7 @@ class Load:
             return
         number = 1 if plan.base is None else plan.base.number + 1
         rows = sum(part.rows for part in delivered.values())
-        commit = Commit(number, request.run, request.path, output.staging, plan.manifest.ranges, rows)
+        commit = Commit(number, request.run, request.path, output.staging, plan.manifest.ranges, rows, request.manifest)
         CommitLog(self._spark, request.commits).add(commit)
 
     def _complete(self, document: Document, plan: Plan, delivered: dict[str, Delivered]) -> Outcome:

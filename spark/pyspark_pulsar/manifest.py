@@ -1,17 +1,22 @@
 """Manifest of a load: the covered messages, written beside the output before reading, completed afterwards.
 
 A JSON document on any filesystem of Spark. Rules: written to a temporary name and renamed, so that a reader sees a
-whole document or none. Positions and counts only, never a secret. A run with the same request and a manifest replays
-its ranges.
+whole document or none; `create` never replaces one. Positions and counts only, never a secret. A run with the same
+request and a manifest replays its ranges.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
 
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pyspark_pulsar.offsets import Range
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _FRESH = ".new"
+# Object stores: a rename is a copy and may replace a file, but a file is there only when it is closed.
+_STORES = ("s3", "s3a", "s3n", "gs", "oss", "obs", "cosn", "wasb", "wasbs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +152,88 @@ class Document:
 
     def write(self, text: str) -> None:
         """Write the text, replacing the file."""
+        if self._is_local:
+            self._write_local(text, os.replace)
+            return
         fresh = self._path.suffix(_FRESH)
-        stream = self._files.create(fresh, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+        self._put(fresh, text)
         self._files.delete(self._path, False)
         if not self._files.rename(fresh, self._path):
             raise OSError(f"{fresh.toString()} could not be renamed to {self._path.toString()}")
+
+    def create(self, text: str) -> bool:
+        """Write the text to a new file; return False, and leave the file as it is, if there is one."""
+        if self._is_local:
+            try:
+                self._write_local(text, _link)
+            except FileExistsError:
+                return False
+            return True
+        if self._files.exists(self._path):
+            return False
+        if str(self._files.getUri().getScheme()) in _STORES:
+            try:
+                self._put(self._path, text, replaces=False)
+            except Py4JJavaError:
+                if not self._files.exists(self._path):
+                    raise
+                return False
+            return True
+        fresh = self._jvm.org.apache.hadoop.fs.Path(self._path.getParent(), self._temporary())
+        self._put(fresh, text)
+        if self._files.rename(fresh, self._path):
+            return True
+        self._files.delete(fresh, False)
+        if not self._files.exists(self._path):
+            raise OSError(f"{fresh.toString()} could not be renamed to {self._path.toString()}")
+        return False
+
+    @property
+    def _is_local(self) -> bool:
+        return str(self._files.getUri().getScheme()) == "file"
+
+    def _write_local(self, text: str, move: Callable[[str, str], None]) -> None:
+        """Write the text to a temporary name, and move it to the file's: Hadoop's rename of local files is not exact.
+
+        It replaces a file, and moves a file's checksum in a step of its own.
+        """
+        place = str(self._files.makeQualified(self._path).toUri().getPath())
+        folder, name = os.path.split(place)
+        os.makedirs(folder, exist_ok=True)
+        fresh = os.path.join(folder, self._temporary())
+        try:
+            with open(fresh, "x", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            # Hadoop's checksum of an earlier file of this name; a file without one is read unchecked.
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, f".{name}.crc"))
+            move(fresh, place)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(fresh)
+
+    def _temporary(self) -> str:
+        return f".{self._path.getName()}.{uuid.uuid4().hex}"
+
+    def _put(self, path: Any, text: str, *, replaces: bool = True) -> None:
+        """Write a file; after an error it is not closed, which would complete it."""
+        stream = self._files.create(path, replaces)
+        stream.write(bytearray(text.encode()))
+        stream.close()
+
+
+def _link(fresh: str, place: str) -> None:
+    """Give a file another name; raises `FileExistsError` for one that is taken, also by another process at once."""
+    try:
+        os.link(fresh, place)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A filesystem without hard links.
+        with open(fresh, "rb") as source, open(place, "xb") as target:
+            target.write(source.read())
 
 
 def _is_whole(text: str) -> bool:

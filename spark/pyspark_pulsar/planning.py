@@ -35,7 +35,8 @@ GONE = (
 class Plan:
     """Plan: the manifest with its ranges, and the source's options for exactly these.
 
-    `base` is the commit after which the ranges begin, `own` that of an earlier try of the same run.
+    `base` is the commit after which the ranges begin, `own` that of an earlier try of the same run. `emptied` are the
+    ranges of partitions that had messages at the last load and hold none: whether some were lost is not known.
     """
 
     manifest: Manifest
@@ -43,6 +44,7 @@ class Plan:
     replayed: bool = False
     base: Commit | None = None
     own: Commit | None = None
+    emptied: Sequence[Range] = ()
 
 
 def make_plan(
@@ -50,7 +52,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a load; raises `TopicNotFound` with the option to set.
 
-    Writes nothing, except that rows of an earlier load that a crash left staged are moved to their place if `recovers`.
+    Writes nothing, except that rows of an earlier load that a crash left staged are moved to their place if `recovers`;
+    raises `DataLoss` if they are gone.
     """
     options = ReadOptions.parse(source)
     try:
@@ -100,23 +103,24 @@ def _behind_last(
     log = CommitLog(spark, request.commits)
     commits = log.commits()
     log.check(commits, _topics(options), request.run, request.path)
-    if commits and recovers:
-        recover(spark, commits[-1])
     own = next(
         (commit for commit in reversed(commits) if commit.run == request.run and commit.path == request.path), None
     )
+    if commits and recovers:
+        recover(spark, commits[-1], is_repeated=own is commits[-1])
     number = own.number - 1 if own is not None else len(commits)
     base = commits[number - 1] if number else None
+    emptied: Sequence[Range] = ()
     if own is not None:
         ranges: Sequence[Range] = own.ranges
     elif base is None:
         _check_start(request, options)
         ranges = plan(options)
     else:
-        ranges = _ranges_behind(base, options)
+        ranges, emptied = _ranges_behind(base, options)
     read = source if base is None else {name: text for name, text in source.items() if name.lower() != "startingtime"}
     manifest = Manifest(request.canonical(), ranges, attempt=request.attempt)
-    return Plan(manifest, frozen(read, ranges), replayed=own is not None, base=base, own=own)
+    return Plan(manifest, frozen(read, ranges), replayed=own is not None, base=base, own=own, emptied=emptied)
 
 
 def _topics(options: ReadOptions) -> Sequence[str]:
@@ -135,8 +139,11 @@ def _check_start(request: LoadRequest, options: ReadOptions) -> None:
         )
 
 
-def _ranges_behind(base: Commit, options: ReadOptions) -> list[Range]:
-    """Return the ranges after the end of the last load; a new partition begins at its first message."""
+def _ranges_behind(base: Commit, options: ReadOptions) -> tuple[list[Range], list[Range]]:
+    """Return the ranges after the end of the last load, and those of them in partitions without messages any more.
+
+    A new partition begins at its first message.
+    """
     # A partition that was empty then begins at its first message too.
     ends = {topic: end for topic, end in base.ends().items() if end > Position(0, 0)}
     start = Offsets("startingOffsets", "earliest", ends)
@@ -149,7 +156,9 @@ def _ranges_behind(base: Commit, options: ReadOptions) -> list[Range]:
                 f"again. {ADVICE}",
                 topic=item.topic,
             )
-    return carried(ends, found)
+    ranges = carried(ends, found)
+    moved = [item for item, was in zip(ranges, found, strict=True) if item != was]
+    return ranges, moved if options.fail_on_data_loss else []
 
 
 def frozen(source: Mapping[str, str], ranges: Sequence[Range]) -> dict[str, str]:
@@ -157,9 +166,15 @@ def frozen(source: Mapping[str, str], ranges: Sequence[Range]) -> dict[str, str]
     chosen = ("topic", "topics", "topicspattern", "startingoffsets", "endingoffsets")
     kept = {name: value for name, value in source.items() if name.lower() not in chosen}
     starts, ends = bounds(ranges)
+    # The option topic takes a name with a comma.
+    separated = next((topic for topic in starts if "," in topic and len(starts) > 1), None)
+    if separated is not None:
+        raise InvalidConfiguration(
+            f"{separated} has a comma, and cannot be loaded together with other topic partitions"
+        )
     return {
         **kept,
-        "topics": ",".join(starts),
+        "topic" if len(starts) == 1 else "topics": ",".join(starts),
         "startingOffsets": format_offsets(starts),
         "endingOffsets": format_offsets(ends),
     }

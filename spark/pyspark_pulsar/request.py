@@ -228,7 +228,10 @@ def _commits(top: Mapping[str, Any], path: str) -> str:
 
 
 def _check_source(source: Mapping[str, str]) -> None:
-    given = {name.lower(): name for name in source}
+    given: dict[str, str] = {}
+    for name in source:
+        if (other := given.setdefault(name.lower(), name)) != name:
+            raise InvalidConfiguration(f"source has one option twice, {other} and {name}: leave one out")
     for name in ("columns", "includemetadata"):
         if name in given:
             raise InvalidConfiguration(f"source must not choose columns ({name}): name them in metadata")

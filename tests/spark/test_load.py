@@ -440,6 +440,9 @@ def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic,
         ({"output": {"path": "file:///x", "partition_by": ["dya"]}}, "partition_by names dya; the columns are"),
         ({"value": {"format": "json", "schema": "a INT, A STRING, day INT"}}, "columns twice: a"),
         ({"value": {"format": "json", "schema": "a INTEGRAL"}}, "is not a list of columns"),
+        ({"derive": {"late": "delay >"}}, r"derive\.late is not an expression of the columns: .*PARSE_SYNTAX_ERROR"),
+        ({"derive": {"late": "dely > 1"}}, r"derive\.late is not an expression of the columns: .*dely"),
+        ({"time_zone": "Europe/Berln"}, "time_zone is 'Europe/Berln', which Spark does not know"),
     ],
 )
 def test_load_wrong_columns_raise_before_reading(
@@ -452,6 +455,17 @@ def test_load_wrong_columns_raise_before_reading(
         return
     with pytest.raises(InvalidConfiguration, match=message):
         loads.run(name, **parts)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_load_topic_with_comma(loads: Loads, topic: NewTopic, publish: Publish, partitions: int) -> None:
+    name = topic("a,b", partitions=partitions)
+    if partitions:
+        with pytest.raises(InvalidConfiguration, match="has a comma, and cannot be loaded together with other"):
+            loads.run(name)
+        return
+    publish(name, flights(0, 3))
+    assert loads.run(name).rows == 3
 
 
 def test_load_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,9 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +17,12 @@ import pulsar_native
 from pulsar_native import AdminClient
 from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pyspark_pulsar import load
-from pyspark_pulsar.commits import CommitConflict, CommitLog
+from pyspark_pulsar.commits import Commit, CommitConflict, CommitLog
 from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.manifest import Document
+from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.output import Output
+from pyspark_pulsar.positions import Position
 from pyspark_pulsar.request import LoadRequest
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
@@ -138,22 +143,107 @@ class Killed(BaseException):
     """Raised where a process would be gone."""
 
 
-def test_crash_between_commit_and_rename_is_recovered(
-    chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(f"{chain.topic}-partition-0", texts(0, 5))
+def kill_before_publish(chain: Chain, run: str) -> Path:
+    """Run a load that is gone when it is committed and not yet in place; return its staging folder."""
 
     def killed(_: Output, **_options: bool) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Output, "publish", killed)
         with pytest.raises(Killed):
-            chain.run("a")
+            chain.run(run)
+    (staging,) = chain.folder.glob(f".run={run}.writing*")
+    return staging
+
+
+def test_crash_between_commit_and_rename_is_recovered(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    kill_before_publish(chain, "a")
     assert not (chain.folder / "run=a").exists()
     publish(f"{chain.topic}-partition-0", texts(5, 5))
     assert chain.run("b").rows == 5
     assert chain.values() == texts(0, 10), "the next load puts the committed rows in place"
+
+
+@pytest.mark.parametrize("kind", ["empty", "other"])
+def test_recover_replaces_existing_output_folder(chain: Chain, publish: Publish, kind: str) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    kill_before_publish(chain, "a")
+    (chain.folder / "run=a").mkdir()
+    if kind == "other":
+        (chain.folder / "run=a" / "part.parquet").write_text("partly copied")
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    assert chain.run("b").rows == 5
+    assert chain.values("a") == texts(0, 5) and chain.values("b") == texts(5, 5)
+    assert not list(chain.folder.glob(".run=a.*ing*"))
+
+
+@pytest.mark.parametrize("kind", ["gone", "cut"])
+def test_recover_of_missing_rows_is_data_loss(chain: Chain, publish: Publish, kind: str) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    staging = kill_before_publish(chain, "a")
+    if kind == "gone":
+        shutil.rmtree(staging)
+    else:
+        next(staging.glob("*.parquet")).unlink()
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    with pytest.raises(DataLoss, match=rf"run a into file:.*/run=a, was not finished, .*{staging.name}.*run it again"):
+        chain.run("b")
+    assert chain.run("a").rows == 5
+    assert chain.run("b").rows == 5
+    assert chain.values() == texts(0, 10)
+
+
+@pytest.mark.parametrize("manifest", [None, "elsewhere.json"])
+def test_removed_output_of_last_load_stays_removed(chain: Chain, publish: Publish, manifest: str | None) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    chain.run("a", manifest=manifest and f"file://{chain.folder}/{manifest}")
+    shutil.rmtree(chain.folder / "run=a")
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    assert chain.run("b").rows == 5
+    assert chain.values() == texts(5, 5)
+
+
+@pytest.mark.parametrize("method", ["create", "read"])
+def test_failure_after_commit_keeps_rows(
+    chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    plain: Callable[..., Any] = getattr(Document, method)
+
+    def failing(self: Document, *arguments: str) -> Any:
+        found = plain(self, *arguments)
+        if "/.commits/0" in str(self._path):
+            raise Killed
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Document, method, failing)
+        with pytest.raises(Killed):
+            chain.run("a")
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    assert chain.run("b").rows == 5
+    assert chain.values("a") == texts(0, 5) and chain.values("b") == texts(5, 5)
+
+
+def test_commit_log_add_by_two_at_once_adds_one(spark: SparkSession, tmp_path: Path) -> None:
+    ranges = [Range("persistent://public/default/t", Position(1, 0), Position(1, 5))]
+    for number in range(15):
+        log = CommitLog(spark, f"file://{tmp_path}/{number}")
+        both = Barrier(2)
+
+        def add(run: str, log: CommitLog = log, both: Barrier = both) -> str | None:
+            both.wait(30)
+            try:
+                log.add(Commit(1, run, f"/{run}", f"/.{run}", ranges, 5))
+            except CommitConflict:
+                return None
+            return run
+
+        with ThreadPoolExecutor(2) as pool:
+            added = [run for run in pool.map(add, ("a", "b")) if run is not None]
+        assert [commit.run for commit in log.commits()] == added
 
 
 def test_two_loads_at_once_cannot_both_commit(chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +329,56 @@ def test_two_loads_of_one_interval_leave_it_whole(
     values = [bytes(row["value"]).decode() for row in spark.read.parquet(f"file://{tmp_path}/out").collect()]
     assert sorted(values) == texts(0, 5)
     assert not list(tmp_path.glob(".out.writing*"))
+
+
+def trim_all(broker: Broker, topic: str) -> None:
+    """Close the ledger of a topic partition, and let the broker remove all that it holds."""
+    path = topic.replace("://", "/")
+    broker.admin("PUT", f"{path}/unload")
+    with pulsar_native.Client(broker.service_url) as client:
+        client.create_reader(topic, pulsar_native.MessageId.latest).close()
+    deadline = time.monotonic() + 20
+    while True:
+        broker.admin("POST", f"{path}/trim")
+        stats = broker.admin("GET", f"{path}/internalStats")
+        assert isinstance(stats, dict)
+        if stats["numberOfEntries"] == 0:
+            return
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.1)
+
+
+def test_since_after_retention_emptied_topic_is_empty(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+) -> None:
+    name = topic(namespace=trimmable)
+    chain = Chain(spark, broker, tmp_path, name)
+    publish(name, texts(0, 5))
+    assert chain.run("a").rows == 5
+    trim_all(broker, name)
+    with pytest.raises(DataLoss, match="allow_empty=true"):
+        chain.run("b")
+    # The admin interface shows that the last entry is the last one read.
+    for run in ("b", "c"):
+        assert chain.run(run, {"admin.url": broker.admin_url}).rows == 0
+    assert chain.log().commits()[0].ends() == chain.log().commits()[-1].ends()
+
+
+def test_since_emptied_partition_needs_proof(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+) -> None:
+    name = topic(partitions=2, namespace=trimmable)
+    chain = Chain(spark, broker, tmp_path, name)
+    for number in range(2):
+        publish(f"{name}-partition-{number}", texts(number * 5, 5))
+    assert chain.run("a").rows == 10
+    publish(f"{name}-partition-1", texts(10, 5))
+    trim_all(broker, f"{name}-partition-0")
+    with pytest.raises(DataLoss, match="nothing shows that none were lost") as lost:
+        chain.run("b")
+    assert "partition-0" in str(lost.value)
+    assert chain.run("b", {"admin.url": broker.admin_url}).rows == 5
+    assert chain.values() == texts(0, 15)
 
 
 # ---- no rows ---------------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ def test_request_with_all_options() -> None:
         ({"source": ADMIN, "value": {"format": "auto", "mode": "skip"}}, "mode must be one of FAILFAST"),
         ({"source": ADMIN, "value": {"format": "auto", "corrupt_column": "bad"}}, "needs mode=PERMISSIVE"),
         ({"source": {**SOURCE, "topics": "u"}}, "not topic and topics"),
+        ({"source": {**SOURCE, "TOPIC": "u"}}, "one option twice, topic and TOPIC: leave one out"),
         ({"source": {"topic": 5}}, "request.source must be a JSON object of texts"),
     ],
 )
