@@ -158,6 +158,12 @@ def admin_client(options: ReadOptions, credentials: Authentication | None) -> Ad
     )
 
 
+def last_entry(admin: AdminClient, topic: str) -> Position | None:
+    """Return the last entry of a topic partition, also a transaction marker; None if its ledger has none. Blocks."""
+    ledger, _, entry = str(admin.internal_stats(topic)["lastConfirmedEntry"]).partition(":")
+    return None if entry.startswith("-") else Position(int(ledger), int(entry))
+
+
 class _ReaderProbe:
     """Probe that answers by seeking one reader. Not thread-safe."""
 
@@ -202,12 +208,28 @@ class _ReaderProbe:
         # The counter starts when the broker loads the topic, so that it may be too low.
         return stats["entriesAddedCounter"] > stats["numberOfEntries"]
 
+    def entries_before(self, ledger: int) -> int:
+        if self._admin is None:
+            return 0
+        return sum(each.entries for each in self._broker.ledgers(self._topic) if each.id < ledger)
+
+    def last_entry(self) -> Position | None:
+        return last_entry(self._admin, self._topic) if self._admin is not None else None
+
     def _next(self) -> Found | None:
         self._fresh = False
         if not self._reader.has_message_available():
             return None
         message = self._reader.read_next(self._timeout_ms)
-        return Found(Position.of_message(message.message_id()), message.publish_timestamp(), message.index())
+        message_id = message.message_id()
+        last_chunk = Position(message_id.ledger_id(), message_id.entry_id())
+        is_chunked = message_id.first_chunk_message_id() is not None
+        return Found(
+            Position.of_message(message_id),
+            message.publish_timestamp(),
+            message.index(),
+            last_chunk if is_chunked else None,
+        )
 
 
 def plan(

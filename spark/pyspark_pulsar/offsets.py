@@ -25,12 +25,14 @@ _NOWHERE = Position(0, 0)
 class Found(NamedTuple):
     """Message at the broker: its position and publish time (ms).
 
-    `number` is its index in the topic, from 0, if the broker has message indexes, else None.
+    `number` is its index in the topic, from 0, if the broker has message indexes, else None. `last_chunk` is the
+    position of its last chunk if it is chunked; a chunked message has that one's index.
     """
 
     position: Position
     publish_time: int
     number: int | None = None
+    last_chunk: Position | None = None
 
 
 class Probe(Protocol):
@@ -50,6 +52,12 @@ class Probe(Protocol):
 
     def is_trimmed(self) -> bool:
         """Return True if messages were removed since the broker loaded the topic."""
+
+    def entries_before(self, ledger: int) -> int:
+        """Return the number of retained entries in earlier ledgers, 0 if unknown."""
+
+    def last_entry(self) -> Position | None:
+        """Return the last entry, also one that cannot be delivered (yet); None if unknown or if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ def resolve(topic: str, options: ReadOptions, probe: Probe) -> Range:
             return Range(topic, start_bound, end_bound)
     last = probe.last()  # First: later messages are not part of the plan.
     end = _end(topic, end_bound, last, options, probe)
-    start = _start(topic, start_bound, end, options, probe)
+    start = _start(topic, start_bound, end, last, options, probe)
     return Range(topic, min(start, end), end)
 
 
@@ -108,10 +116,15 @@ def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, 
     return behind_last if found is None else min(found.position.entry_start, behind_last)
 
 
-def _start(topic: str, bound: Bound, end: Position, options: ReadOptions, probe: Probe) -> Position:
+def _start(
+    topic: str, bound: Bound, end: Position, last: Position | None, options: ReadOptions, probe: Probe
+) -> Position:
     if isinstance(bound, Position):
-        if bound < end and options.finds_loss:
-            check_retained(topic, bound, probe.first())
+        if options.finds_loss:
+            if bound < end:
+                check_retained(topic, bound, probe.first())
+            elif last is not None:
+                check_reached(topic, bound, last.after_entry, probe)
         return bound
     if options.starting_time is None:
         found = probe.first()
@@ -131,13 +144,43 @@ def _check_beginning(topic: str, starting_time: int, probe: Probe) -> None:
     first = probe.first()
     if first is not None and first.publish_time <= starting_time:
         return
-    # A broker counts a batch of a transaction as one message, so that the first ones have indexes below 0.
-    is_later = first is not None and first.number is not None and first.number > 0
-    if is_later or probe.is_trimmed():
+    if _is_later(first, probe) or probe.is_trimmed():
         left = "no message is left" if first is None else f"the first message left is of {first.publish_time} ms"
         raise DataLoss(
             f"The topic was trimmed and {left}, startingTime is {starting_time} ms: messages of the interval may be "
             f"gone. {ADVICE}",
+            topic=topic,
+        )
+
+
+def _is_later(first: Found | None, probe: Probe) -> bool:
+    """Return True if the first message's index shows that messages before it were removed."""
+    if first is None or first.number is None:
+        return False
+    # What is still there before it has one index per entry: chunks, aborted transactions and their markers.
+    at = first.last_chunk or first.position
+    # The entries of one ledger are numbered from 0. Those before a message that spans two ledgers are not known.
+    # A broker counts a batch of a transaction as one message, so that the first ones have indexes below 0.
+    if first.number <= at.entry or at.ledger != first.position.ledger:
+        return False
+    return first.number > at.entry + probe.entries_before(at.ledger)
+
+
+def check_reached(topic: str, start: Position, end: Position, probe: Probe) -> None:
+    """Raise `DataLoss` for a start behind the end of the topic, which is that behind its last message.
+
+    Such a topic would be read only from some later message on. Not raised if the start is known to be in an open
+    transaction, or behind a transaction marker.
+    """
+    if start <= end:
+        return
+    last_entry = probe.last_entry()
+    if last_entry is None or start > last_entry.after_entry:
+        raise DataLoss(
+            f"The read begins at {start}, but the topic ends at {end}: it was made again, the offsets are of another "
+            "cluster, or an open transaction holds messages back. Begin at an offset of this topic, a stream with a "
+            "new checkpoint, successive loads with a new commits folder; failOnDataLoss=false leaves out all messages "
+            "before that position",
             topic=topic,
         )
 

@@ -28,6 +28,10 @@ CLIENT_PREFIX = "pulsar.client."
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+# Year 2200; later numbers are in another unit.
+_LATEST_MS = (datetime(2200, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+# ISO date without dashes.
+_DATE = re.compile(r"(19|20|21)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 
 _NAMES = (
     "service.url",
@@ -382,8 +386,14 @@ def sort_options(
     given: dict[str, str] = {}
     client: dict[str, Any] = {}
     more: dict[str, Any] = {}
+    spellings: dict[str, str] = {}
     for raw, value in options.items():
         folded = raw.lower()
+        if folded in spellings:
+            raise InvalidConfiguration(
+                f"Options {spellings[folded]} and {raw} are the same: case is ignored; leave one out"
+            )
+        spellings[folded] = raw
         if folded not in _CHECKED_FOR_SECRETS and looks_secret(value):
             raise InvalidConfiguration(f"The value of option {raw} looks like a secret. {ADVICE}")
         if folded in _CLIENT_SETTINGS:
@@ -468,7 +478,7 @@ def parse_time(option: str, text: str) -> int:
     """
     text = text.strip()
     if re.fullmatch(r"\d{1,16}", text):
-        return int(text)
+        return _milliseconds(option, text)
     if text.startswith("{"):
         raise InvalidConfiguration(f"{option} takes one time for all partitions, not JSON by partition")
     try:
@@ -481,6 +491,21 @@ def parse_time(option: str, text: str) -> int:
     if time < _EPOCH:
         raise InvalidConfiguration(f"{option} is {text!r}, a time before 1970, which no message has")
     return -((_EPOCH - time) // _MILLISECOND)
+
+
+def _milliseconds(option: str, text: str) -> int:
+    value = int(text)
+    if value >= _LATEST_MS:
+        raise InvalidConfiguration(
+            f"{option} is {text}, which in milliseconds since 1970 is beyond the year 2200; are these microseconds?"
+        )
+    if _DATE.fullmatch(text):
+        understood = (_EPOCH + value * _MILLISECOND).isoformat(timespec="milliseconds")
+        date = f"{text[:4]}-{text[4:6]}-{text[6:]}T00:00:00Z"
+        raise InvalidConfiguration(
+            f"{option} is {text}, which in milliseconds since 1970 is {understood}; write a date as {date}"
+        )
+    return value
 
 
 def _time(name: str, given: Mapping[str, str]) -> int | None:

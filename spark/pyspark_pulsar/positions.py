@@ -36,7 +36,12 @@ class Position(NamedTuple):
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise InvalidConfiguration(f"{text!r} is not a position; {_FORM}")
-        return Position(int(match[1]), int(match[2]), int(match[3]) if match[3] else -1)
+        found = Position(int(match[1]), int(match[2]), int(match[3]) if match[3] else -1)
+        if max(found.ledger, found.entry) >= 1 << 63 or found.batch >= 1 << 31:
+            raise InvalidConfiguration(
+                f"{text!r} is not a position: ledger and entry are at most 2^63 - 1, the batch index 2^31 - 1"
+            )
+        return found
 
     @staticmethod
     def of_message(message_id: MessageId) -> Position:
@@ -153,9 +158,10 @@ def _bound(option: str, name: str, value: object, symbols: tuple[Symbol, ...]) -
 
 
 def _from_bytes(values: list[object], allowed: tuple[Symbol, ...]) -> Bound:
-    if not all(isinstance(value, int) and -128 <= value <= 255 for value in values):
+    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    if len(found) < len(values) or not all(-128 <= value <= 255 for value in found):
         raise InvalidConfiguration("an array must hold the bytes of a serialised message id")
-    message_id = MessageId.deserialize(bytes(int(str(value)) & 0xFF for value in values))
+    message_id = MessageId.deserialize(bytes(value & 0xFF for value in found))
     symbols: tuple[tuple[MessageId, Symbol], ...] = ((MessageId.earliest, "earliest"), (MessageId.latest, "latest"))
     for known, word in symbols:
         if (message_id.ledger_id(), message_id.entry_id()) == (known.ledger_id(), known.entry_id()):

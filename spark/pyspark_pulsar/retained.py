@@ -15,7 +15,7 @@ from pulsar_native import ConsumerType, InitialPosition
 from pulsar_native.admin import AdminClient
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.jobs.interval import iso
-from pyspark_pulsar.broker import Broker, admin_client
+from pyspark_pulsar.broker import Broker, admin_client, last_entry
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.manifest import Delivered
 from pyspark_pulsar.offsets import Found, Range
@@ -77,7 +77,8 @@ def _is_proven(admin: AdminClient | None, item: Range, start: int | None) -> boo
         minutes, megabytes = admin.get_applied_retention(item.topic)
         if megabytes < 0 and (minutes < 0 or (start is not None and start >= _now() - minutes * _MINUTE_MS)):
             return True
-        return start is None and _nothing_behind(admin.internal_stats(item.topic)["lastConfirmedEntry"], item.start)
+        last = last_entry(admin, item.topic) if start is None else None
+        return last is not None and last.after_entry == item.start.entry_start
     except (PulsarException, KeyError):
         # Without permission there is no proof.
         return False
@@ -85,11 +86,6 @@ def _is_proven(admin: AdminClient | None, item: Range, start: int | None) -> boo
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _nothing_behind(last_entry: str, start: Position) -> bool:
-    ledger, _, entry = last_entry.partition(":")
-    return not entry.startswith("-") and Position(int(ledger), int(entry)).after_entry == start.entry_start
 
 
 def _unproven(item: Range, start: int | None, admin: AdminClient | None) -> str:

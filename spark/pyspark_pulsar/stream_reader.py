@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pyspark_pulsar.admission import admit
 from pyspark_pulsar.batch_reader import check_keys, make_splits, read_split
 from pyspark_pulsar.broker import PARALLEL, Broker
 from pyspark_pulsar.cursor import DurableCursor
 from pyspark_pulsar.errors import ADVICE, DataLoss
-from pyspark_pulsar.offsets import Probe, Range, check_retained
+from pyspark_pulsar.offsets import Probe, Range, check_reached, check_retained
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 from pyspark_pulsar.stream_offsets import Positions, from_document, to_document
@@ -141,6 +141,8 @@ class StreamPlanner:
             cursor = DurableCursor(self._broker.client, options.predefined_subscription)
             self._cursor = self._held.enter_context(cursor)
         self._topics: list[str] = []
+        # Error of a topic of the options that is not there, if that does not fail the query (failOnDataLoss).
+        self._missing: TopicNotFound | None = None
         self._looked_at = float("-inf")
         self._polled_at = float("-inf")
         self._is_idle = False
@@ -151,7 +153,9 @@ class StreamPlanner:
 
     def initial(self) -> Positions:
         """Return the start of a query without a checkpoint."""
-        topics = self._current_topics()
+        topics = self._current_topics() if self._frozen is None else list(self._frozen)
+        if self._missing is not None:
+            raise self._missing
         self._options.starting_offsets.check_names(topics)
         found = dict(zip(topics, self._pool.map(self._begin, topics), strict=True))
         if self._cursor is not None:
@@ -165,8 +169,9 @@ class StreamPlanner:
             time.sleep(max(0.0, self._polled_at + _POLL_SECONDS - time.monotonic()))
         ends = self._frozen if self._frozen is not None else self._ask()
         known = start if start is not None else {}
-        if start is not None and self._frozen is None:
+        if start is not None:
             self._check_gone(start, ends)
+            self._check_reached(start, ends)
         reached = {topic: _later(known.get(topic), end) for topic, end in ends.items()}
         if self._frozen is not None:
             reached = {**known, **reached}
@@ -212,7 +217,17 @@ class StreamPlanner:
         interval = self._options.auto_update_partitions_interval_seconds
         if self._topics and time.monotonic() < self._looked_at + interval:
             return self._topics
-        found = [name for topic in self._broker.topics() for name in self._broker.partitions(topic)]
+        found: list[str] = []
+        self._missing = None
+        for topic in self._broker.topics():
+            try:
+                found += self._broker.partitions(topic)
+            except TopicNotFound as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                self._missing = error
+        if self._missing is not None and not found:
+            raise self._missing
         self._topics = list(dict.fromkeys(found))
         self._looked_at = time.monotonic()
         for gone in self._probes.keys() - set(self._topics):
@@ -257,6 +272,18 @@ class StreamPlanner:
             # more than it finds: the task compares before and after it reads.
             self._retained.add(topic)
         return Range(topic, min(start, end), end)
+
+    def _check_reached(self, start: Positions, ends: Positions) -> None:
+        if not self._options.finds_loss:
+            return
+        for topic, known_end in ends.items():
+            at = start.get(topic)
+            if at is None or known_end is None or at <= known_end:
+                continue
+            # A frozen end may be older than the start of a new query.
+            end = self._end(topic)
+            if end is not None:
+                check_reached(topic, at, end, self._probe(topic))
 
     def _check_gone(self, start: Positions, ends: Mapping[str, Position | None]) -> None:
         gone = [topic for topic, at in start.items() if topic not in ends and at is not None]

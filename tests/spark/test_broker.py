@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
 import pulsar_native
-from pulsar_native import MessageId
+from pulsar_native import Client, MessageId
 from pulsar_native.exceptions import TopicNotFound
 from pyspark_pulsar import broker as live
+from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.offsets import Range, resolve
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
+from support.until import wait_until
 
 
 def connected(broker: Broker, topic: str, **options: str) -> live.Broker:
@@ -54,6 +59,62 @@ def test_broker_trimming_is_visible_to_admin(broker: Broker, topic: NewTopic, pu
     publish(name, ["1"])
     with connected(broker, name, **{"admin.url": broker.admin_url}) as asked, asked.probe(name) as probe:
         assert not probe.is_trimmed()
+
+
+def test_broker_chunked_first_message_is_no_loss(broker: Broker, topic: NewTopic, client: Client) -> None:
+    name = topic()
+    producer = client.create_producer(name, chunking_enabled=True, chunk_max_message_size=1000, batching_enabled=False)
+    producer.send(b"x" * 2500)
+    with connected(broker, name, startingTime="1") as asked, asked.probe(name) as probe:
+        found = probe.first()
+        assert found is not None and found.number is not None and found.last_chunk is not None
+        assert found.number == found.last_chunk.entry > found.position.entry == 0
+        assert resolve(name, asked._options, probe) == Range(name, found.position, found.last_chunk.after_entry)
+
+
+@pytest.mark.parametrize("rolled_over", [False, True])
+def test_broker_aborted_first_messages_are_no_loss(
+    broker: Broker, namespace: Callable[[], str], client: Client, publish: Publish, rolled_over: bool
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    name = f"persistent://{space}/aborted"
+    producer = client.create_producer(name, batching_enabled=False)
+    transaction = client.new_transaction()
+    for _ in range(2):
+        aborted = producer.send(b"aborted", txn=transaction)
+    transaction.abort()
+    if rolled_over:
+        broker.admin("PUT", f"{name.replace('://', '/')}/unload")
+    (kept,) = publish(name, ["kept"])
+    assert (kept.ledger_id() != aborted.ledger_id()) == rolled_over
+    options = {"startingTime": "1", "admin.url": broker.admin_url}
+    with connected(broker, name, **options) as asked, asked.probe(name) as probe:
+        found = probe.first()
+        # The two messages and the marker of the abort come before it.
+        assert found is not None and (found.position, found.number) == (Position.of_message(kept), 3)
+        assert probe.entries_before(kept.ledger_id()) == (3 if rolled_over else 0)
+        assert resolve(name, asked._options, probe).start == found.position.entry_start
+
+
+def test_broker_start_behind_marker_is_no_loss(broker: Broker, topic: NewTopic, client: Client) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    transaction = client.new_transaction()
+    last = Position.of_message(producer.send(b"committed", txn=transaction))
+    transaction.commit()
+    marker = Position(last.ledger, last.entry + 1)
+    offsets = {"startingOffsets": json.dumps({name: str(marker.after_entry)})}
+    with connected(broker, name, **offsets, **{"admin.url": broker.admin_url}) as asked, asked.probe(name) as probe:
+        wait_until(lambda: probe.last() == last, 10)
+        assert probe.last_entry() == marker
+        assert resolve(name, asked._options, probe).is_empty
+    with (
+        connected(broker, name, **offsets) as asked,
+        asked.probe(name) as probe,
+        pytest.raises(DataLoss, match="open transaction"),
+    ):
+        resolve(name, asked._options, probe)
 
 
 def test_broker_partitions_create_no_topic(broker: Broker, topic: NewTopic) -> None:

@@ -16,10 +16,19 @@ T = "persistent://public/default/t"
 class Topic:
     """A topic as a list of (position, publish time), in the broker's order; `late` arrives after the first question."""
 
-    def __init__(self, *messages: tuple[str, int], late: tuple[str, int] | None = None, trimmed: bool = False) -> None:
+    def __init__(
+        self,
+        *messages: tuple[str, int],
+        late: tuple[str, int] | None = None,
+        trimmed: bool = False,
+        entries_before: int = 0,
+        last_entry: Position | None = None,
+    ) -> None:
         self.messages = [Found(Position.parse(text), time) for text, time in messages]
         self._late = late
         self._trimmed = trimmed
+        self._entries_before = entries_before
+        self._last_entry = last_entry
 
     def last(self) -> Position | None:
         found = self.messages[-1].position if self.messages else None
@@ -39,6 +48,12 @@ class Topic:
 
     def is_trimmed(self) -> bool:
         return self._trimmed
+
+    def entries_before(self, ledger: int) -> int:
+        return self._entries_before
+
+    def last_entry(self) -> Position | None:
+        return self._last_entry
 
 
 FIVE = (("3:0", 100), ("3:1:0", 200), ("3:1:1", 200), ("3:2", 300), ("5:0", 400))
@@ -61,7 +76,6 @@ def planned(topic: Topic, **options: str) -> str:
         ({"startingOffsets": '{"t": "3:1:1"}', "endingOffsets": '{"t": "3:2"}'}, "3:1:1 3:2"),
         ({"startingOffsets": '{"t": "3:1"}', "endingOffsets": '{"t": "3:1"}'}, "3:1 3:1 empty"),
         ({"startingOffsets": '{"t": "5:1"}'}, "5:1 5:1 empty"),
-        ({"startingOffsets": '{"t": "9:9"}'}, "5:1 5:1 empty"),
         ({"startingTime": "200"}, "3:1 5:1"),
         ({"startingTime": "201"}, "3:2 5:1"),
         ({"startingTime": "401"}, "5:1 5:1 empty"),
@@ -95,6 +109,8 @@ def test_offsets_exclude_messages_after_planning() -> None:
         ({"startingOffsets": '{"t": "2:7"}'}, "Messages from 2:7 on are gone: the first one still there is 3:0"),
         ({"endingOffsets": '{"t": "5:2"}'}, "asks for messages up to 5:2, but its last message is 5:0"),
         ({"startingOffsets": '{"t": "2:0"}', "endingOffsets": '{"t": "3:1"}'}, "Messages from 2:0 on are gone"),
+        ({"startingOffsets": '{"t": "9:9"}'}, "begins at 9:9, but the topic ends at 5:1: it was made again"),
+        ({"startingOffsets": '{"t": "5:2"}'}, "begins at 5:2, but the topic ends at 5:1: it was made again"),
     ],
 )
 def test_offsets_trimmed_range_fails_or_is_cut(options: dict[str, str], message: str) -> None:
@@ -102,6 +118,42 @@ def test_offsets_trimmed_range_fails_or_is_cut(options: dict[str, str], message:
         planned(Topic(*FIVE), **options)
     assert "failOnDataLoss=false" in str(lost.value) and lost.value.topic == T
     assert planned(Topic(*FIVE), failOnDataLoss="false", **options)
+
+
+def test_offsets_start_behind_end_without_loss() -> None:
+    start = '{"t": "5:3"}'
+    # In an open transaction, or behind its marker.
+    assert planned(Topic(*FIVE, last_entry=Position(5, 2)), startingOffsets=start) == "5:1 5:1 empty"
+    with pytest.raises(DataLoss):
+        planned(Topic(*FIVE, last_entry=Position(5, 1)), startingOffsets=start)
+    assert planned(Topic(), startingOffsets=start).endswith("empty")
+    assert planned(Topic(*FIVE), startingOffsets=start, failOnDataLoss="false") == "5:1 5:1 empty"
+    assert planned(Topic(*FIVE), startingOffsets=start, readCompacted="true") == "5:1 5:1 empty"
+
+
+@pytest.mark.parametrize(
+    ("position", "last_chunk", "number", "entries_before", "is_lost"),
+    [
+        ("3:0", "3:2", 2, 0, False),  # Chunked.
+        ("3:0", "3:2", 3, 0, True),
+        ("3:3", None, 3, 0, False),  # After an aborted transaction and its marker.
+        ("3:3", None, 4, 0, True),
+        ("5:0", None, 4, 4, False),  # The same in an earlier ledger that is still there.
+        ("5:0", None, 5, 4, True),
+        ("3:1", "5:0", 2, 0, False),  # Chunked, in two ledgers.
+    ],
+)
+def test_offsets_index_shows_loss_before_first(
+    position: str, last_chunk: str | None, number: int, entries_before: int, is_lost: bool
+) -> None:
+    topic = Topic((position, 100), ("6:0", 200), entries_before=entries_before)
+    chunk = Position.parse(last_chunk) if last_chunk is not None else None
+    topic.messages[0] = topic.messages[0]._replace(number=number, last_chunk=chunk)
+    if not is_lost:
+        assert planned(topic, startingTime="99") == f"{position} 6:1"
+        return
+    with pytest.raises(DataLoss, match="The topic was trimmed"):
+        planned(topic, startingTime="99")
 
 
 def test_offsets_of_emptied_topic_are_data_loss() -> None:

@@ -97,6 +97,7 @@ def test_options_choose_columns(extra: dict[str, str], columns: tuple[str, ...])
         ({**URL, "topic": "non-persistent://public/default/t"}, "nothing stored"),
         ({**MINIMUM, "startingOfsets": "earliest"}, "no option startingOfsets; did you mean startingOffsets"),
         ({**MINIMUM, "endingtimes": "5"}, "did you mean endingTime"),
+        ({**MINIMUM, "TOPIC": "u"}, "Options topic and TOPIC are the same: case is ignored"),
         ({**MINIMUM, "serviceurl": "x"}, "did you mean service.url"),
         ({**MINIMUM, "pulsar.client.operationTimeout": "5"}, "did you mean pulsar.client.operationTimeoutMs"),
         ({**MINIMUM, "zzz": "5"}, "no option zzz; known are service.url"),
@@ -218,6 +219,8 @@ def test_times_iso_and_milliseconds_round_up(text: str, milliseconds: int) -> No
         ("1.5", "write milliseconds"),
         ("1969-12-31T23:59:59Z", "before 1970"),
         ('{"t": 5}', "one time for all partitions"),
+        ("1767225600000000", "beyond the year 2200; are these microseconds"),
+        ("20271231", r"is 1970-01-01T05:37:51\.231\+00:00; write a date as 2027-12-31T00:00:00Z"),
     ],
 )
 def test_times_wrong_form_raises_with_right_form(text: str, message: str) -> None:

@@ -81,6 +81,9 @@ def test_offsets_byte_arrays_of_the_jvm_connector() -> None:
         ("startingOffsets", '{"t": "x"}', "earliest", "startingOffsets of t: 'x' is not a position"),
         ("startingOffsets", '{"t": [1, 2, 300]}', "earliest", "bytes of a serialised message id"),
         ("startingOffsets", '{"t": [1]}', "earliest", "not a serialized message id"),
+        ("startingOffsets", '{"t": [true]}', "earliest", "bytes of a serialised message id"),
+        ("startingOffsets", '{"t": "1:1:2147483648"}', "earliest", "the batch index 2.31 - 1"),
+        ("startingOffsets", '{"t": "9223372036854775808:1"}', "earliest", "ledger and entry are at most 2.63 - 1"),
         ("startingOffsets", '{"a/b": "1:2"}', "earliest", "startingOffsets: Invalid short topic name"),
     ],
 )

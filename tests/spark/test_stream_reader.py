@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from pulsar_native import MessageId
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.stream_reader import PulsarStreamReader
@@ -235,8 +235,76 @@ def test_deleted_topic_of_a_pattern_is_data_loss(
     broker.admin("DELETE", f"persistent/{space}/t-2?force=true")
     with pytest.raises(DataLoss, match=r"t-2 .*no longer there"):
         reader(None, **options).latestOffset(end, ReadAllAvailable())
+    frozen = reader(None, **options)
+    frozen.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=r"t-2 .*no longer there"):
+        frozen.latestOffset(end, ReadAllAvailable())
     lenient = reader(None, failOnDataLoss="false", **options)
     assert set(lenient.latestOffset(end, ReadAllAvailable())["positions"]) == {f"persistent://{space}/t-1"}
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["unbounded", "available_now"])
+def test_deleted_topic_of_a_list_is_left_out(
+    reader: NewReader, broker: Broker, publish: Publish, namespace: Callable[[], str], frozen: bool
+) -> None:
+    space = namespace()
+    names = [f"persistent://{space}/t-{number}" for number in (1, 2)]
+    for name in names:
+        publish(name, ["a"])
+    options = {"topics": ",".join(names), "failOnDataLoss": "false"}
+    first = reader(None, **options)
+    start = trigger(first, first.initialOffset())[1]
+    first.stop()
+    broker.admin("DELETE", f"{names[1].replace('://', '/')}?force=true")
+    publish(names[0], ["b"])
+    stream = reader(None, **options)
+    if frozen:
+        stream.prepareForTriggerAvailableNow()
+    assert trigger(stream, start)[0] == ["b"]
+    with pytest.raises(TopicNotFound):
+        stream.initialOffset()
+    broker.admin("DELETE", f"{names[0].replace('://', '/')}?force=true")
+    with pytest.raises(TopicNotFound):
+        reader(None, **options).latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["unbounded", "available_now"])
+def test_checkpoint_behind_topic_end_is_data_loss(
+    reader: NewReader, topic: NewTopic, publish: Publish, frozen: bool
+) -> None:
+    name = topic()
+    (first,) = publish(name, ["a"])
+    behind = {"version": 1, "positions": {name: f"{first.ledger_id() + 1_000_000}:1"}}
+    stream, lenient = reader(name), reader(name, failOnDataLoss="false")
+    if frozen:
+        stream.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=rf"the topic ends at {first.ledger_id()}:1: it was made again"):
+        stream.latestOffset(behind, ReadAllAvailable())
+    assert lenient.latestOffset(behind, ReadAllAvailable()) == behind
+
+
+def test_start_later_than_frozen_end_is_no_loss(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, ["a"])
+    stream = reader(name, startingOffsets="latest")
+    stream.prepareForTriggerAvailableNow()
+    publish(name, ["b"])
+    start = stream.initialOffset()
+    assert trigger(stream, start) == ([], start)
+
+
+def test_partition_after_frozen_end_is_not_started(
+    reader: NewReader, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic(partitions=1)
+    stream = reader(name, pulsar_reader_autoUpdatePartitionsIntervalSeconds="1")
+    stream.prepareForTriggerAvailableNow()
+    broker.admin("POST", f"{name.replace('://', '/')}/partitions", 2)
+    publish(f"{name}-partition-1", ["too late"])
+    assert stream._planner is not None
+    stream._planner._looked_at = float("-inf")
+    start = stream.initialOffset()
+    assert trigger(stream, start) == ([], start)
 
 
 @pytest.mark.proves("S13", "D6")
