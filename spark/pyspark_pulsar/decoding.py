@@ -8,25 +8,60 @@ a value becomes a row of nulls.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.arrow_types import arrow_type
-from pyspark_pulsar.schema import registered_type
+from pyspark_pulsar.schema import NAMED, registered_type
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+# Names that no message has.
+_KEY, _WRONG, _PARSED = "__pyspark_pulsar_value", "__pyspark_pulsar_wrong", "__pyspark_pulsar_parsed"
+
 
 def decode_json(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Return the frame with `value` as a struct of the schema, parsed from JSON text."""
+    """Return the frame with `value` as a struct of the schema, parsed from JSON text: one object for each message."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import MapType, StringType, StructType
+
+    # Spark's parser takes an empty text for a row of nulls and ignores what follows the first object. So the text is
+    # parsed as the first of two entries of a map: there are not just these two where the text is not just one value.
+    text = functions.concat(
+        functions.lit(f'{{"{_KEY}":{{"value":'),
+        functions.col("value").cast("string"),
+        functions.lit(f',"{_KEY}":{{}}}}}}'),
+    )
+    kind = StructType().add(_KEY, MapType(StringType(), schema)).add(_WRONG, StringType())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _WRONG}
+    parsed = functions.from_json(text, kind, options)
+    entries, wrong = functions.col(f"{_PARSED}.{_KEY}"), functions.col(f"{_PARSED}.{_WRONG}")
+    is_pair = (functions.size(entries) == 2) & functions.map_contains_key(entries, _KEY)
+    found = (
+        functions.when(functions.col("value").isNull(), None)
+        .when(wrong.isNull() & is_pair & entries["value"].isNotNull(), entries["value"])
+        .otherwise(functions.raise_error(_malformed()))
+    )
+    return frame.withColumn(_PARSED, parsed).withColumn("value", found).drop(_PARSED)
+
+
+def _malformed() -> Column:
+    """Return the text of the error for a message that is not one JSON object of the schema."""
     from pyspark.sql import functions
 
-    parsed = functions.from_json(functions.col("value").cast("string"), schema, {"mode": "FAILFAST"})
-    return frame.withColumn("value", parsed)
+    from pyspark_pulsar.tables import IDENTITY
+
+    topic, ledger, entry, index = map(functions.col, IDENTITY)
+    place = functions.concat_ws(":", ledger, entry, functions.when(index >= 0, index))
+    text = (
+        "MALFORMED_RECORD_IN_PARSING: message %s of %s is not one JSON object with the columns of value.schema, or of "
+        "the registered schema. Load it with value.format raw, or with auto and value.mode"
+    )
+    return functions.format_string(text, place, topic)
 
 
 def decode_avro(frame: DataFrame, definition: str) -> DataFrame:
@@ -82,3 +117,40 @@ def with_column_types(avro: Any) -> Any:
     if logical.startswith("time-") or logical == "uuid" or (logical == "decimal" and int(kept["precision"]) > 38):
         del kept["logicalType"]
     return kept
+
+
+def with_fields(record: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return a definition with full names that has some of the record's fields.
+
+    A type whose definition was in a field left out is defined where it is used first.
+    """
+    named = dict(_named_types(record))
+    seen: set[str] = set()
+
+    def of(avro: Any) -> Any:
+        if isinstance(avro, list):
+            return [of(member) for member in avro]
+        if isinstance(avro, str):
+            return of(named[avro]) if avro in named and avro not in seen else avro
+        if avro["type"] in NAMED:
+            if avro["name"] in seen:
+                return avro["name"]
+            seen.add(avro["name"])
+        made = {**avro, **{part: of(avro[part]) for part in ("type", "items", "values") if part in avro}}
+        if "fields" in avro:
+            made["fields"] = [{**field, "type": of(field["type"])} for field in avro["fields"]]
+        return made
+
+    found: dict[str, Any] = of({**record, "fields": [field for field in record["fields"] if field["name"] in names]})
+    return found
+
+
+def _named_types(avro: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named types that a definition has, by name."""
+    if isinstance(avro, Mapping):
+        if avro.get("type") in NAMED:
+            yield avro["name"], avro
+        avro = [avro[part] for part in ("type", "items", "values", "fields") if part in avro]
+    if isinstance(avro, list):
+        for part in avro:
+            yield from _named_types(part)

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import BulkSendError, Client, HashingScheme, MessageId, Producer, Transaction
+from pulsar_native.arrow.encode import null_property
 from pulsar_native.exceptions import OperationNotSupported, ProducerBusy, PulsarException
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.topic import TopicName
@@ -199,9 +200,9 @@ class Publisher:
         if names.null_count:
             if self._options.topic is None:
                 row = base + names.is_null().to_pylist().index(True)
+                other = "" if self._columns.has_source_topic else ", or set option topic for such rows"
                 raise WriteFailed(
-                    f"Row {row} of this task has no topic: give it one in column {self._columns.topic}, or set option "
-                    "topic for such rows"
+                    f"Row {row} of this task has no topic: give it one in column {self._columns.topic}{other}"
                 )
             names = names.fill_null(self._options.topic)
         for name in names.unique().to_pylist():
@@ -224,6 +225,13 @@ class Publisher:
             found["key"] = batch.column(columns.key)
         if columns.properties is not None:
             found["properties"] = batch.column(columns.properties)
+            wrong = null_property(found["properties"])
+            if wrong is not None:
+                row, name = wrong
+                raise WriteFailed(
+                    f"Row {base + row} of this task has no value for the property {name!r} in column "
+                    f"{columns.properties}: leave it out of the map, as with map_filter"
+                )
         if columns.event_time is not None:
             found["event_time"] = batch.column(columns.event_time)
         return pyarrow.table(found)
@@ -234,17 +242,29 @@ class Publisher:
         columns, encoder = self._columns, self._encoder
         if encoder is None:
             return batch.column(columns.value[0])
-        if columns.is_record:
-            records = batch.select(list(columns.value)).to_pylist()
-        else:
-            records = batch.column(columns.value[0]).to_pylist()
+        values = batch.select(list(columns.value)) if columns.is_record else batch.column(columns.value[0])
         payloads: list[bytes | None] = []
-        for number, record in enumerate(records, base):
+        for number, record in enumerate(_records(values, base), base):
             try:
                 payloads.append(encoder.encode(record))
             except PulsarException as error:
                 raise WriteFailed(f"The value of row {number} of this task cannot be encoded: {error}") from error
         return pyarrow.array(payloads, pyarrow.large_binary())
+
+
+def _records(values: pyarrow.RecordBatch | pyarrow.Array, base: int) -> list[Any]:
+    try:
+        return list(values.to_pylist())
+    except (OverflowError, ValueError):
+        for row in range(len(values)):
+            try:
+                values.slice(row, 1).to_pylist()
+            except (OverflowError, ValueError) as error:
+                raise WriteFailed(
+                    f"The value of row {base + row} of this task cannot be encoded: {error}. Dates and timestamps must "
+                    "be of the years 1 to 9999"
+                ) from error
+        raise
 
 
 def _count(told: Published, ids: Any, rows: int) -> None:

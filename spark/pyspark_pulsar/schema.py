@@ -115,7 +115,7 @@ def registered_type(definition: str, *, logical: bool) -> StructType:
         parsed = json.loads(definition)
     except ValueError as error:
         raise InvalidConfiguration(f"The registered schema is not an Avro definition: {error}") from error
-    found = _Types(logical).of(parsed, "value")
+    found = _Types(logical).of(with_full_names(parsed), "value")
     if not isinstance(found, StructType):
         raise InvalidConfiguration(
             "The registered schema is not a record; give a schema for the value, or read raw values"
@@ -123,12 +123,57 @@ def registered_type(definition: str, *, logical: bool) -> StructType:
     return found
 
 
+# Types of Avro with a name, and without.
+NAMED = ("record", "enum", "fixed")
+_UNNAMED = ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
+
+
+def with_full_names(avro: Any) -> Any:
+    """Return the definition with the full names of its named types, where they are defined and where they are used."""
+    return _FullNames().of(avro, "")
+
+
+class _FullNames:
+    """Names of one definition, resolved by Avro's rules."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def of(self, avro: Any, namespace: str) -> Any:
+        if isinstance(avro, list):
+            return [self.of(member, namespace) for member in avro]
+        if isinstance(avro, Mapping):
+            return self._complex(avro, namespace)
+        if avro in NAMED or avro in _UNNAMED:
+            return avro
+        full = _full_name(str(avro), namespace)
+        # As in Java, a name that the namespace does not have is one without a namespace.
+        return avro if avro in self._known and full not in self._known else full
+
+    def _complex(self, avro: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+        made = dict(avro)
+        if made.get("type") in NAMED:
+            own = made.pop("namespace", None)
+            made["name"] = _full_name(str(made.get("name")), namespace if own is None else own)
+            self._known.add(made["name"])
+            namespace = made["name"].rpartition(".")[0]
+            if "aliases" in made:
+                made["aliases"] = [_full_name(alias, namespace) for alias in made["aliases"]]
+        if "fields" in made:
+            made["fields"] = [{**field, "type": self.of(field["type"], namespace)} for field in made["fields"]]
+        return made | {part: self.of(made[part], namespace) for part in ("type", "items", "values") if part in made}
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
 class _Types:
-    """Conversion of one Avro definition into Spark types, with its named types."""
+    """Conversion of one Avro definition with full names into Spark types."""
 
     def __init__(self, logical: bool) -> None:
         self._logical = logical
-        self._named: dict[str, Any] = {}
+        self._named: dict[str, DataType] = {}
         self._open: list[str] = []
 
     def of(self, avro: Any, where: str) -> DataType:
@@ -137,7 +182,7 @@ class _Types:
         if isinstance(avro, Mapping):
             return self._complex(avro, where)
         if avro in self._named:
-            return self.of(self._named[avro], where)
+            return self._named[avro]
         if avro in self._open:
             raise InvalidConfiguration(f"{where}: the record {avro} contains itself, which no column type can")
         return _primitive(str(avro), where)
@@ -161,9 +206,10 @@ class _Types:
         if kind == "map":
             return MapType(StringType(), self.of(avro["values"], where), True)
         if kind in ("enum", "fixed"):
-            self._named[str(avro.get("name"))] = {"type": "string" if kind == "enum" else "bytes"}
             decimal = self._decimal(avro) if kind == "fixed" else None
-            return decimal or (StringType() if kind == "enum" else BinaryType())
+            found = decimal or (StringType() if kind == "enum" else BinaryType())
+            self._named[str(avro.get("name"))] = found
+            return found
         if self._logical and "logicalType" in avro:
             return self._logical_type(avro, where)
         return self.of(kind, where)
@@ -181,8 +227,8 @@ class _Types:
             StructField(field["name"], self.of(field["type"], f"{where}.{field['name']}"), True) for field in fields
         ]
         self._open.pop()
-        self._named[name] = avro
-        return StructType(made)
+        self._named[name] = StructType(made)
+        return self._named[name]
 
     def _decimal(self, avro: Mapping[str, Any]) -> DataType | None:
         from pyspark.sql.types import DecimalType

@@ -23,10 +23,11 @@ from pulsar_native.schema.key_value import KeyValueEncodingType, split_info, spl
 from pulsar_native.schema.protobuf_definition import is_repeated, native_class
 from pulsar_native.schema.protobuf_schema import parse_message
 from pyspark_pulsar.arrow_types import arrow_schema
-from pyspark_pulsar.decoding import with_column_types
+from pyspark_pulsar.decoding import with_column_types, with_fields
 from pyspark_pulsar.options import DROPMALFORMED, FAILFAST
 from pyspark_pulsar.positions import Position
-from pyspark_pulsar.value_schema import ValueSchema, is_map
+from pyspark_pulsar.schema import with_full_names
+from pyspark_pulsar.value_schema import ValueSchema, is_map, value_struct
 
 if TYPE_CHECKING:
     import pyarrow
@@ -60,13 +61,15 @@ class ValueDecoder:
         self._topic = topic
         self._schema = schema
         self._mode, self._corrupt = schema.options.mode, schema.options.corrupt_column
-        struct = schema.struct()
-        self._arrow_schema = arrow_schema(struct)
+        self._arrow_schema = arrow_schema(schema.struct())
+        # By FAILFAST, values that nobody asked for are neither read nor checked. The other modes decode whole values,
+        # so that a message is wrong whichever columns are read.
         wanted = {
-            field.name: self._arrow_schema.field(field.name).type for field in struct if field.name in schema.fields
+            field.name: field.type
+            for field in arrow_schema(value_struct(schema.info))
+            if self._mode != FAILFAST or field.name in schema.fields
         }
-        # Values that nobody asked for are neither read nor checked.
-        self._parts = _parts(schema, wanted, _Finder(find)) if schema.fields or self._mode != FAILFAST else None
+        self._parts = _parts(schema, wanted, _Finder(find)) if wanted or self._mode != FAILFAST else None
         needed: list[str] = []
         if self._parts is not None:
             needed += ["value", *_PLACE, *(["__schemaVersion"] if self._parts.is_versioned else [])]
@@ -278,14 +281,11 @@ class AvroDecoder:
 
     def __init__(self, info: SchemaInfo, kind: pyarrow.StructType, find: FindSchema) -> None:
         self._kind = kind
-        definition = info.definition()
-        fields: Any = definition["fields"]
-        names = [field.name for field in kind]
-        wanted = definition | {"fields": [field for field in fields if field["name"] in names]}
         self._own = _plain_definition(info)
         self._find = find
         # The reader's schema decides the order of the fields, Arrow takes them by name.
-        schema = AvroSchema(schema_definition=with_column_types(wanted))
+        wanted = with_fields(self._own.definition(), [field.name for field in kind])
+        schema = AvroSchema(schema_definition=wanted)
         self._avro: Any = schema.with_writer_schemas(self._writer)
 
     def _writer(self, version: bytes) -> SchemaInfo:
@@ -311,7 +311,7 @@ class AvroDecoder:
 
 
 def _plain_definition(info: SchemaInfo) -> SchemaInfo:
-    text = json.dumps(with_column_types(info.definition())).encode()
+    text = json.dumps(with_column_types(with_full_names(info.definition()))).encode()
     return SchemaInfo(info.name(), info.type, text, info.properties(), info.version)
 
 

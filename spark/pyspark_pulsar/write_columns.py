@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema import AvroSchema, JsonSchema, Schema, SchemaType
+from pulsar_native.schema.errors import InvalidRecord
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -52,6 +55,11 @@ class WriteColumns:
     topic: str | None = None
     value_format: str = "raw"
     definition: str | None = None
+
+    @property
+    def has_source_topic(self) -> bool:
+        """True if the topic of a row is the one that it was read from."""
+        return self.topic is not None and self.topic.lower() == "__topic"
 
     @staticmethod
     def of(schema: StructType, value_format: str) -> WriteColumns:
@@ -119,7 +127,10 @@ def _refuse_rest(rest: list[str], roles: Mapping[str, str], has_value: bool) -> 
 
     for name in rest:
         if name in METADATA_COLUMNS:
-            raise InvalidConfiguration(f"Column {name} is given by the broker or the producer: drop it")
+            raise InvalidConfiguration(
+                f"Column {name} is given by the broker or the producer: drop it, and __topic with it where option "
+                "topic names the topic"
+            )
         if has_value or name.startswith("__"):
             near = difflib.get_close_matches(name.lower(), [role.lower() for role in roles], 1, 0.6)
             known = {role.lower(): role for role in roles}
@@ -153,8 +164,13 @@ class _Definitions:
 
     def __init__(self, value_format: str) -> None:
         self._format = value_format
+        self._names: set[str] = set()
 
     def record(self, record: StructType, where: str) -> dict[str, Any]:
+        name = where.replace(".", "_")
+        while name in self._names:  # As of a.b and a_b.
+            name += "_"
+        self._names.add(name)
         fields = []
         for field in record.fields:
             if not _AVRO_NAME.fullmatch(field.name):
@@ -163,7 +179,7 @@ class _Definitions:
                 )
             kind = self._of(field.dataType, f"{where}.{field.name}")
             fields.append({"name": field.name, "type": ["null", kind], "default": None})
-        return {"type": "record", "name": where.replace(".", "_"), "fields": fields}
+        return {"type": "record", "name": name, "fields": fields}
 
     def _of(self, kind: DataType, where: str) -> Any:
         from pyspark.sql import types
@@ -235,35 +251,44 @@ class RecordEncoder:
         self.schema = EncodedSchema(SchemaType.AVRO if is_avro else SchemaType.JSON, self.definition)
         schema = AvroSchema(self.definition) if is_avro else JsonSchema(self.definition)
         self._encode: Callable[[Any], bytes] = schema.encode
-        self._convert = _converter(self.definition, is_avro)
+        self._convert = _converter(self.definition, is_avro, "value")
 
     def encode(self, record: Mapping[str, Any] | None) -> bytes | None:
         """Return the bytes of a record, None for null; raises `InvalidRecord`."""
         return None if record is None else self._encode(self._convert(record))
 
 
-def _converter(definition: Any, is_avro: bool) -> Callable[[Any], Any]:
+def _converter(definition: Any, is_avro: bool, where: str) -> Callable[[Any], Any]:
     """Return the conversion of an Arrow value to the schema's; null stays null."""
     if isinstance(definition, list):
-        convert = _converter(definition[1], is_avro)
+        convert = _converter(definition[1], is_avro, where)
         return convert if convert is _same else lambda value: None if value is None else convert(value)
     if not isinstance(definition, dict):
-        return _same
+        return partial(_finite, where) if not is_avro and definition in ("float", "double") else _same
     kind = definition["type"]
     if kind == "record":
-        fields = {field["name"]: _converter(field["type"], is_avro) for field in definition["fields"]}
+        fields = {
+            field["name"]: _converter(field["type"], is_avro, f"{where}.{field['name']}")
+            for field in definition["fields"]
+        }
         return lambda value: {name: convert(value[name]) for name, convert in fields.items()}
     if kind == "array":
-        item = _converter(definition["items"], is_avro)
+        item = _converter(definition["items"], is_avro, where)
         return lambda value: [item(each) for each in value]
     if kind == "map":
-        item = _converter(definition["values"], is_avro)
+        item = _converter(definition["values"], is_avro, where)
         # Arrow returns a map as pairs.
         return lambda value: {key: item(each) for key, each in dict(value).items()}
     return _same if is_avro else _IN_JSON.get(str(definition.get("logicalType")), _same)
 
 
 def _same(value: Any) -> Any:
+    return value
+
+
+def _finite(where: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise InvalidRecord(f"{where} is {value}, which JSON does not have: make it null, or set valueFormat=avro")
     return value
 
 

@@ -80,8 +80,13 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
 
 def check_columns(options: WriteOptions, schema: StructType) -> WriteColumns:
-    """Return the message fields of the columns; raises `InvalidConfiguration` if a row would have no topic or value."""
+    """Return the columns of a message's parts; raises `InvalidConfiguration` unless a row has a value and one topic."""
     columns = WriteColumns.of(schema, options.value_format)
+    if columns.has_source_topic and options.topic is not None:
+        raise InvalidConfiguration(
+            f"The rows name the topic they were read from in column {columns.topic}, and option topic names another: "
+            f"drop the column {columns.topic}, or leave the option topic out"
+        )
     if columns.topic is None and options.topic is None:
         raise InvalidConfiguration("Name the topic with option topic, or add a column topic (STRING) to the DataFrame")
     return columns

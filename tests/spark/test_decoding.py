@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 def values(spark: SparkSession, *payloads: bytes | None) -> DataFrame:
-    """Return a frame with the payloads as its column `value`."""
+    """Return a frame with the payloads as its column `value`; the messages are 5:0, 5:1 and so on of a topic t."""
+    rows = [
+        (None if payload is None else bytearray(payload), "t", 5, entry, -1) for entry, payload in enumerate(payloads)
+    ]
     return spark.createDataFrame(
-        [(None if payload is None else bytearray(payload),) for payload in payloads], "value BINARY"
+        rows, "value BINARY, __topic STRING, __ledgerId LONG, __entryId LONG, __batchIndex INT"
     )
 
 
@@ -38,11 +41,25 @@ def test_decode_json_to_typed_columns(spark: SparkSession) -> None:
     ]
 
 
-@pytest.mark.parametrize("payload", [b'{"a": "no number"}', b'{"a": 1', b"\xff\xfe", b"[1"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"a": "no number"}', b'{"a": 1', b"\xff\xfe", b"[1", b"", b"  ", b'{"a": 1}{"a": 2}', b'{"a": 1}\n{"a": 2}',
+        b'{"a": 1} garbage', b'{"a": 1}}', b'{"a": 1}}}', b'{"a": 1}, "b": {"a": 2}', b'{"a": 1}, "value": {"a": 2}',
+        b'[{"a": 1}]', b"1", b"null", b'""',
+    ],
+)  # fmt: skip
 def test_decode_wrong_json_fails_the_read(spark: SparkSession, payload: bytes) -> None:
     decoded = decode_json(values(spark, b'{"a": 1}', payload), struct_of("a INT"))
-    with pytest.raises((Py4JError, PySparkException), match="MALFORMED_RECORD_IN_PARSING"):
+    expected = "MALFORMED_RECORD_IN_PARSING: message 5:1 of t is not one JSON object"
+    with pytest.raises((Py4JError, PySparkException), match=expected):
         decoded.collect()
+
+
+def test_decode_json_takes_what_spark_parses(spark: SparkSession) -> None:
+    frame = values(spark, b"{'a': NaN}", b' {"a": 1.5, "value": {"x": [1]}}\n', b"{}")
+    rows = decode_json(frame, struct_of("a DOUBLE")).select("value.a").collect()
+    assert [str(row["a"]) for row in rows] == ["nan", "1.5", "None"]
 
 
 DEFINITION: dict[str, Any] = {

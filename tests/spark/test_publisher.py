@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -135,6 +136,33 @@ def test_write_records_register_their_schema(write: Write, topic: NewTopic, stor
     ]
 
 
+@pytest.mark.parametrize(
+    ("schema", "row", "form", "message"),
+    [
+        ("value string; properties map", ("a", [("x", None)]), "raw",
+         "has no value for the property 'x' in column properties: leave it out of the map"),
+        ("d double", (math.nan,), "json", r"value\.d is nan, which JSON does not have"),
+        ("s struct<f:float>", ({"f": -math.inf},), "json", r"value\.s\.f is -inf, which JSON does not have"),
+        ("at timestamp", (1 << 60,), "json", "years 1 to 9999"),
+        ("value struct<day:date>", ({"day": 3_000_000},), "avro", "years 1 to 9999"),
+    ],
+)  # fmt: skip
+def test_write_value_without_a_form_names_the_row(
+    write: Write, topic: NewTopic, stored: Any, schema: str, row: tuple[Any, ...], form: str, message: str
+) -> None:
+    name = topic()
+    good = (None,) * len(row)
+    with pytest.raises(WriteFailed, match=f"[Rr]ow 3 of this task .*{message}"):
+        write(schema, [good, good, good, row, row], size=2, topic=name, valueFormat=form)
+    assert len(stored(name)) == 2, "the batch before"
+
+
+def test_write_avro_of_nan_is_kept(write: Write, topic: NewTopic, stored: Any) -> None:
+    name = topic()
+    write("d double", [(math.nan,)], topic=name, valueFormat="avro")
+    assert len(stored(name)) == 1
+
+
 def test_write_struct_value_null_is_a_tombstone(write: Write, topic: NewTopic, stored: Any) -> None:
     name = topic()
     write("key string; value struct<a:integer,b:string>", [("k", {"a": 1, "b": None}), ("k", None)], topic=name,
@@ -225,6 +253,8 @@ def test_write_error_names_topic_and_row(
         write("value string; topic string", [("a", good)] * 3 + [("b", closed)], topic=good)
     assert isinstance(failed.value.__cause__, TopicTerminated) or failed.value.result != Result.Ok
     assert len(stored(good)) == 3
+    with pytest.raises(WriteFailed, match=r"Row 1 of this task has no topic: give it one in column __topic$"):
+        write("value string; __topic string", [("a", good), ("b", None)])
     with pytest.raises(WriteFailed, match=r"Row 1 of this task names a topic that cannot be"):
         write("value string; topic string", [("a", good), ("b", "a/b")])
     with pytest.raises(WriteFailed, match=rf"Row 5 of this task, .* to {good}: .*"):

@@ -86,6 +86,30 @@ def test_schema_named_type_is_reused() -> None:
     assert found.simpleString() == "struct<a:string,b:string,c:struct<x:int>,d:array<struct<x:int>>>"
 
 
+IN_C = {"type": "record", "name": "P", "namespace": "com.c", "fields": [{"name": "x", "type": "int"}]}
+IN_D = {"type": "record", "name": "P", "namespace": "com.d", "fields": [{"name": "y", "type": "string"}]}
+X, Y = "struct<x:int>", "struct<y:string>"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("com.c.R", [IN_C, IN_D, "P"], [X, Y, X]),
+        ("com.d.R", [IN_C, IN_D | {"name": "com.d.P", "namespace": "com.c"}, ["null", "P"]], [X, Y, Y]),
+        ("com.b.R", [IN_C, {"type": "array", "items": "com.c.P"}], [X, f"array<{X}>"]),
+        ("com.b.P", [IN_C, {"type": "map", "values": {"type": "com.c.P"}}], [X, f"map<string,{X}>"]),
+        # As Java writes a type that has no namespace.
+        ("com.c.R", [IN_D | {"namespace": ""}, "P", IN_C, "P"], [Y, Y, X, X]),
+        ("R", [{"type": "fixed", "name": "F", "namespace": "com.c", "size": 4, "logicalType": "decimal",
+                "precision": 5}, "com.c.F"], ["decimal(5,0)"] * 2),
+        ("com.c.R", [{"type": "enum", "name": "E", "symbols": ["A"]}, "com.c.E", "E"], ["string"] * 3),
+    ],
+)  # fmt: skip
+def test_schema_named_types_resolve_by_namespace(name: str, fields: list[Any], expected: list[str]) -> None:
+    found = registered_type(record(*fields, name=name), logical=True)
+    assert [field.dataType.simpleString() for field in found.fields] == expected
+
+
 @pytest.mark.parametrize(
     ("definition", "message"),
     [
@@ -96,6 +120,8 @@ def test_schema_named_type_is_reused() -> None:
         (record("R"), "R contains itself"),
         (record({"type": "array", "items": "R"}), "R contains itself"),
         (record("Unknown"), "the type 'Unknown' has no column type"),
+        (record(IN_C, "P", name="com.b.R"), "the type 'com.b.P' has no column type"),
+        (record(["null", "R"], name="com.b.R"), r"com\.b\.R contains itself"),
     ],
 )
 def test_schema_without_column_type_raises_with_path(definition: str, message: str) -> None:

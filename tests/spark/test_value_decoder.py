@@ -145,6 +145,58 @@ def test_avro_schemas_are_found_once_per_version() -> None:
     assert asked == [0, 1]
 
 
+def avro_rows(definition: dict[str, Any], value: dict[str, Any], *columns: str, **options: str) -> list[Any]:
+    """Return the rows of one Avro message that are read with some of the columns."""
+    made = ValueDecoder(
+        TOPIC, ValueSchema.of(AvroSchema(definition).schema_info(), columns, ValueOptions(**options)), lambda _: None
+    )
+    return made.decode(batch(AvroSchema(definition).encode(value))).to_pylist()
+
+
+POINT = {"type": "record", "name": "P", "namespace": "com.c", "fields": [{"name": "x", "type": "int"}]}
+LINE = {"type": "record", "name": "L", "fields": [{"name": "p", "type": POINT}, {"name": "q", "type": "com.c.P"}]}
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+@pytest.mark.parametrize("columns", ["a", "b", "c", "d", "e", "f", "g", "bc", "cb", "ga", "dg", "abcdefg"])
+def test_avro_type_defined_in_a_field_left_out(columns: str, mode: str) -> None:
+    types: list[Any] = [LINE, "com.c.P", ["null", "L"], {"type": "map", "values": "com.c.P"}, ENUM, "E"]
+    fields = dict(zip("abcdef", types, strict=True)) | {"g": {"type": "array", "items": ["null", "com.b.L"]}}
+    definition = record(**fields) | {"namespace": "com.b"}
+    line = {"p": {"x": 1}, "q": {"x": 2}}
+    value = {"a": line, "b": {"x": 3}, "c": line, "d": {"k": {"x": 4}}, "e": "A", "f": "B", "g": [None, line]}
+    expected = value | {"d": [("k", {"x": 4})]}
+    assert avro_rows(definition, value, *columns, mode=mode) == [{name: expected[name] for name in columns}]
+
+
+def test_avro_versions_in_other_namespaces_resolve() -> None:
+    old, new = (
+        AvroSchema(record(a=POINT | {"namespace": name}, b=["null", "P"], c="P") | {"namespace": name})
+        for name in ("com.old", "com.new")
+    )
+    value = {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 3}}
+    made = decoder(new.schema_info(), {0: old.schema_info()}.__getitem__)
+    (found,) = made.decode(batch(old.encode(value), versions=[0])).to_pylist()
+    assert found == {**value, "__entryId": 0}
+
+
+@pytest.mark.parametrize("column", ["_corrupt", "__entryId"])
+@pytest.mark.parametrize(
+    ("info", "payload"),
+    [
+        (AvroSchema(record(i="string")).schema_info(), b"\x50ab"),
+        (JsonSchema(record(i="int")).schema_info(), b'{"i": "x"}'),
+        (Int64Schema().schema_info(), b"x"),
+    ],
+)
+def test_corrupt_is_found_without_value_columns(info: SchemaInfo, payload: bytes, column: str) -> None:
+    mode = "PERMISSIVE" if column == "_corrupt" else "DROPMALFORMED"
+    made = ValueDecoder(TOPIC, ValueSchema.of(info, (column,), ValueOptions(mode=mode)), lambda _: None)
+    found = made.decode(batch(payload, None)).to_pylist()
+    assert found == ([{column: payload}, {column: None}] if mode == "PERMISSIVE" else [{column: 1}])
+
+
 def test_avro_failing_registry_fails_the_read() -> None:
     def find(version: int) -> SchemaInfo:
         raise ConnectionError("no registry")

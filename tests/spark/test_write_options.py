@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.types import (
@@ -24,6 +25,7 @@ from pulsar_native import CompressionType
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.write_columns import RecordEncoder, WriteColumns
 from pyspark_pulsar.write_options import WriteOptions
+from pyspark_pulsar.writer import check_columns
 
 MINIMUM = {"service.url": "pulsar://localhost:6650", "topic": "t"}
 DEDUPLICATED = {"deliveryGuarantee": "deduplicated"}
@@ -101,6 +103,7 @@ TEXT, LONG, TIME = StringType(), LongType(), TimestampType()
         ({"value": TEXT, "kee": TEXT}, "raw", "Column kee is nothing of a message; did you mean key"),
         ({"value": TEXT, "other": TEXT}, "raw", "known are value, __key"),
         ({"value": TEXT, "__publishTime": TIME}, "raw", "given by the broker"),
+        ({"value": TEXT, "__topic": TEXT, "__messageId": TEXT}, "raw", "drop it, and __topic with it where"),
         ({"value": TEXT, "key": TEXT, "__key": TEXT}, "raw", "columns key and __key are both the key"),
         ({"value": TEXT, "VALUE": TEXT}, "raw", "columns twice: value"),
         ({"value": LONG}, "raw", "Column value is BIGINT: cast it to BINARY or STRING"),
@@ -122,6 +125,28 @@ def test_wrong_write_column_names_the_fix(columns: dict[str, object], form: str,
     fields = StructType([StructField(name, kind, True) for name, kind in columns.items()])  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match=message):
         WriteColumns.of(fields, form)
+
+
+@pytest.mark.parametrize("name", ["__topic", "__TOPIC"])
+def test_option_topic_with_source_topic_raises(name: str) -> None:
+    options = WriteOptions.parse(MINIMUM, streaming=False)
+    fields = schema(value=TEXT, **{name: TEXT})
+    with pytest.raises(InvalidConfiguration, match=f"drop the column {name}, or leave the option topic out"):
+        check_columns(options, fields)
+    assert check_columns(options, schema(value=TEXT, topic=TEXT)).topic == "topic"
+    assert check_columns(replace(options, topic=None), fields).topic == name
+
+
+def test_records_of_paths_alike_have_names_of_their_own() -> None:
+    inner = schema(x=LONG)
+    columns = WriteColumns.of(schema(a=schema(b=inner), a_b=inner, a_b_=inner), "avro")
+    a, *others = json.loads(columns.definition or "")["fields"]
+    nested = a["type"][1]["fields"][0]
+    assert [field["type"][1]["name"] for field in (a, nested, *others)] == [
+        "value_a", "value_a_b", "value_a_b_", "value_a_b__"
+    ]  # fmt: skip
+    value = {"a": {"b": {"x": 1}}, "a_b": {"x": 2}, "a_b_": None}
+    assert RecordEncoder(columns).encode(value)
 
 
 def test_record_without_value_column_may_have_a_field_key() -> None:

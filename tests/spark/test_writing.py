@@ -61,6 +61,33 @@ def test_batch_write_refusals_reach_the_user(spark: SparkSession, broker: Broker
         fine.write.format("pulsar").options(**given(broker, None)).mode("append").save()
 
 
+def test_write_copy_never_goes_to_the_source(
+    spark: SparkSession, broker: Broker, read: Read, topic: NewTopic, publish: Publish, tmp_path: Path
+) -> None:
+    source, target = topic("source"), topic("target")
+    publish(source, ["a", "b"])
+    dropped = ["__messageId", "__publishTime"]
+    advice = "drop the column __topic, or leave the option topic out"
+    frame = read(source)
+    with pytest.raises(PySparkException, match="drop it, and __topic with it where option topic names the topic"):
+        frame.write.format("pulsar").options(**given(broker, target)).mode("append").save()
+    with pytest.raises(PySparkException, match=advice):
+        frame.drop(*dropped).write.format("pulsar").options(**given(broker, target)).mode("append").save()
+    stream = spark.readStream.format("pulsar").options(**given(broker, source, startingOffsets="earliest")).load()
+    writer = stream.drop(*dropped).writeStream.format("pulsar").options(**given(broker, target))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    with pytest.raises(PySparkException, match=advice):
+        query = writer.start()
+        try:
+            assert query.awaitTermination(60)
+        finally:
+            query.stop()
+    assert read(source).count() == 2
+    copy = frame.drop(*dropped, "__topic")
+    copy.write.format("pulsar").options(**given(broker, target)).mode("append").save()
+    assert (read(source).count(), read(target).count()) == (2, 2)
+
+
 def test_batch_write_error_names_topic_and_row(spark: SparkSession, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     frame = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) value", "if(id = 7, null, 't') topic")

@@ -92,8 +92,8 @@ class TableRows:
             kind = self._type(name)
             if types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind):
                 raise InvalidConfiguration(f"Column {name!r} cannot be a property: {kind} has no text form")
-        if self._map is not None and not _is_text_map(self._arrow, self._type(self._map)):
-            raise InvalidConfiguration(f"Column {self._map!r} holds no properties: it is no map of text to text")
+        if self._map is not None:
+            self._check_map(self._map)
         if self._event_time is not None:
             kind = self._type(self._event_time)
             if not (types.is_timestamp(kind) or types.is_integer(kind)):
@@ -101,6 +101,15 @@ class TableRows:
                     f"Column {self._event_time!r} cannot be the event time: it is {kind}, neither a timestamp nor a "
                     "whole number of milliseconds"
                 )
+
+    def _check_map(self, name: str) -> None:
+        if not _is_text_map(self._arrow, self._type(name)):
+            raise InvalidConfiguration(f"Column {name!r} holds no properties: it is no map of text to text")
+        wrong = null_property(self._column(self._table, name))
+        if wrong is not None:
+            raise InvalidConfiguration(
+                f"Column {name!r} has no value for the property {wrong[1]!r} in row {wrong[0]}: leave it out of the map"
+            )
 
     def _type(self, name: str) -> Any:
         names = self._table.schema.names
@@ -167,7 +176,7 @@ class TableRows:
 
         return payloads, fields, keys, message
 
-    def _column(self, batch: pyarrow.RecordBatch, name: str) -> Any:
+    def _column(self, batch: pyarrow.Table | pyarrow.RecordBatch, name: str) -> Any:
         column = batch.column(batch.schema.get_field_index(name))
         if self._arrow.types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -196,6 +205,20 @@ class TableRows:
             millis = self._arrow.timestamp("ms", column.type.tz)
             column = column.cast(millis, safe=False).cast(self._arrow.int64())
         return list(column.to_pylist())
+
+
+def null_property(column: pyarrow.Array | pyarrow.ChunkedArray) -> tuple[int, str] | None:
+    """Return row and name of the first property without a value in a column of maps, None if there is none."""
+    first = 0
+    for chunk in getattr(column, "chunks", [column]):
+        # The items are those of the whole array, of which the chunk may be a slice.
+        if chunk.items.null_count:
+            for row, pairs in enumerate(chunk.to_pylist(), first):
+                for name, value in pairs or ():
+                    if value is None:
+                        return row, name
+        first += len(chunk)
+    return None
 
 
 def _key_of_bytes(key: bytes) -> bytes:
