@@ -14,7 +14,6 @@ from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pulsar_native.jobs.interval import LAST_SUCCESS
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.commits import Commit, CommitLog, carried, recover
-from pyspark_pulsar.errors import ADVICE, DataLoss
 from pyspark_pulsar.manifest import Document, Manifest
 from pyspark_pulsar.offsets import Range, bounds
 from pyspark_pulsar.options import ReadOptions
@@ -148,14 +147,6 @@ def _ranges_behind(base: Commit, options: ReadOptions) -> tuple[list[Range], lis
     ends = {topic: end for topic, end in base.ends().items() if end > Position(0, 0)}
     start = Offsets("startingOffsets", "earliest", ends)
     found = plan(replace(options, starting_time=None, starting_offsets=start))
-    for item in found:
-        reached = ends.get(item.topic, item.end)
-        if Position(0, 0) < item.end < reached and options.fail_on_data_loss:
-            raise DataLoss(
-                f"The last load read up to {reached}, but the topic ends at {item.end}: it was truncated or made "
-                f"again. {ADVICE}",
-                topic=item.topic,
-            )
     ranges = carried(ends, found)
     moved = [item for item, was in zip(ranges, found, strict=True) if item != was]
     return ranges, moved if options.fail_on_data_loss else []

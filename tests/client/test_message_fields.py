@@ -627,7 +627,7 @@ def test_ids_are_freed_with_their_topic() -> None:
     assert (sys.getrefcount(topic), sys.getrefcount(entry.first_chunk)) == before
 
 
-def test_messages_to_send_are_no_work_for_the_collector() -> None:
+def test_messages_to_send_are_untracked() -> None:
     def callback(*_: object) -> None:
         """Do nothing."""
 

@@ -137,7 +137,7 @@ def test_option_topic_with_source_topic_raises(name: str) -> None:
     assert check_columns(replace(options, topic=None), fields).topic == name
 
 
-def test_records_of_paths_alike_have_names_of_their_own() -> None:
+def test_records_of_paths_alike_have_own_names() -> None:
     inner = schema(x=LONG)
     columns = WriteColumns.of(schema(a=schema(b=inner), a_b=inner, a_b_=inner), "avro")
     a, *others = json.loads(columns.definition or "")["fields"]

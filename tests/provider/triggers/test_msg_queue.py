@@ -27,7 +27,7 @@ from airflow_provider_pulsar.triggers.msg_queue import (
     subscription_name,
 )
 from airflow_provider_pulsar.triggers.shared_stream import PulsarStreamProducer
-from pulsar_native import Client, InitialPosition
+from pulsar_native import Client, ConsumerType, InitialPosition
 from support.brokers import Broker, NewTopic
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -402,7 +402,9 @@ async def test_match_function_error_is_masked_in_letter(
     publish(client, name, [b"x"])
     async with triggerer() as airflow:
         airflow.run(watching(name, match_function=f"{__name__}.fails", subscription="s", max_redeliver_count=0))
-        with client.subscribe(f"{name}-s-DLQ", "s", initial_position=InitialPosition.Earliest) as consumer:
+        # Shared, as the watcher's own subscription of that name.
+        shared = {"consumer_type": ConsumerType.Shared, "initial_position": InitialPosition.Earliest}
+        with client.subscribe(f"{name}-s-DLQ", "s", **shared) as consumer:
             letter = await asyncio.to_thread(consumer.receive, 20_000)
     assert letter.properties()["EXCEPTION_MESSAGE"] == "GET /?key=*** failed"
 
