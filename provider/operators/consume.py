@@ -266,7 +266,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             validation.number("max_errors", self.max_errors, 0)
         for name in ("max_messages_per_file", "max_bytes_per_file"):
             if getattr(self, name) is not None:
-                validation.whole(name, getattr(self, name))
+                setattr(self, name, validation.whole(name, getattr(self, name)))
                 if self.path is None:
                     validation.refuse(f"{name} needs a path")
 
@@ -330,11 +330,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     def _parts(self) -> PartLimits | None:
         from pulsar_native.jobs.part_files import PartLimits
 
-        def limit(name: str) -> int | None:
-            value = getattr(self, name)
-            return None if value is None else validation.whole(name, value)
-
-        limits = PartLimits(limit("max_messages_per_file"), limit("max_bytes_per_file"))
+        limits = PartLimits(self.max_messages_per_file, self.max_bytes_per_file)
         return None if limits == PartLimits() else limits
 
     def _settings(self, context: Context, hook: PulsarHook) -> ConsumeSettings:

@@ -222,11 +222,10 @@ class Output:
 
     def _remove_left(self) -> None:
         """Remove old outputs and staging folders of other tries of this output: killed ones, or those overtaken."""
-        left = [*self._left("removed"), *self._left("writing")]
+        left = self._left("removed", "writing", "replaced")
         # In this order: a load that has renamed the output needs it again unless there is another one since.
-        old = self._left("replaced")
-        if self.is_published:
-            left += old
+        if not self.is_published:
+            left = self._left("removed", "writing")
         for path in left:
             removed = self._beside("removed")
             if self._rename(path, removed):
@@ -237,9 +236,9 @@ class Output:
         name = f"{self._hidden}.{kind}-{time.time_ns()}-{uuid.uuid4().hex[:12]}"
         return self._paths(self._place.getParent(), name)
 
-    def _left(self, kind: str) -> list[Any]:
-        """Return the hidden paths of a kind beside the output, oldest first."""
-        folder, prefix = self._place.getParent(), f"{self._hidden}.{kind}-"
+    def _left(self, *kinds: str) -> list[Any]:
+        """Return the hidden paths of these kinds beside the output, those of a kind from the oldest on."""
+        folder, prefixes = self._place.getParent(), tuple(f"{self._hidden}.{kind}-" for kind in kinds)
         found = [status.getPath() for status in self._files.listStatus(folder)] if self._files.exists(folder) else []
         named = {str(path.getName()): path for path in found}
-        return [named[name] for name in sorted(named) if name.startswith(prefix)]
+        return [named[name] for name in sorted(named) if name.startswith(prefixes)]

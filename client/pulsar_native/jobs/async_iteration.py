@@ -49,7 +49,7 @@ def completed(given: Any, name: str) -> Any:
     Raises `JobRefused` for a generator: nothing of the function has run.
     """
     if inspect.isawaitable(given):
-        given = resolved(given)
+        given = asyncio.run(_awaited(given))
     if is_generator(given):
         raise JobRefused(f"{name} is a generator function, of which nothing has run: return instead of yield")
     return given

@@ -103,10 +103,10 @@ class ConsumeCallbacks:
     """Functions of the caller.
 
     `check` raises to end the job at once (a kill); `process` is called with a copy of the manifest, and a coroutine it
-    returns is awaited; `handle` is called with each message;
-    exceptions `passing` of `handle` end the job whatever `on_error` is; `redact` removes secrets from a text; `names`
-    returns the topics of a namespace, for the hint of an error. `sink` replaces an output file: it gets the rows,
-    `sink_rows` at once, and the caller's state makes them durable when the job stores the batch's ids.
+    returns is awaited; `handle` is called with each message; exceptions `passing` of `handle` end the job whatever
+    `on_error` is; `redact` removes secrets from a text; `names` returns the topics of a namespace, for the hint of an
+    error. `sink` replaces an output file: it gets the rows, `sink_rows` at once, and the caller's state makes them
+    durable when the job stores the batch's ids.
     """
 
     check: Callable[[], None] = lambda: None

@@ -54,7 +54,10 @@ def test_resolved_value_closes_its_loop(loops: Loops) -> None:
 
 
 def test_completed_refuses_what_has_not_run(loops: Loops) -> None:
+    ran_on: list[asyncio.AbstractEventLoop] = []
+
     async def later(result: object) -> object:
+        ran_on.append(asyncio.get_running_loop())
         return result
 
     assert [completed(1, "f"), completed(later(2), "f"), completed([3], "f")] == [1, 2, [3]]
@@ -62,6 +65,7 @@ def test_completed_refuses_what_has_not_run(loops: Loops) -> None:
         with pytest.raises(JobRefused, match=r"f is a generator function, .*: return instead of yield"):
             completed(unrun, "f")
     assert loops.seen == []
+    assert len(ran_on) == 2 and all(loop.is_closed() for loop in ran_on)
 
 
 def test_resolved_iterator_uses_one_loop(loops: Loops) -> None:

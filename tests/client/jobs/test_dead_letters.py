@@ -57,7 +57,7 @@ class Client:
         self.done.append(("close", ""))
 
 
-def told(
+def published(
     message: Message, cause: BaseException | None = None, *, retry: bool = False, redact: Any = str, **options: Any
 ) -> tuple[str, bytes | None, dict[str, Any]]:
     """Return what is sent for one letter."""
@@ -96,7 +96,7 @@ def test_letter_copies_message_with_origin() -> None:
     message = received(
         b"ab", 5, 1, 3, properties={"a": "1"}, partition_key="k", ordering_key=b"o", event_time=9,
     )  # fmt: skip
-    topic, payload, options = told(message, ValueError("bad"))
+    topic, payload, options = published(message, ValueError("bad"))
     assert (topic, payload) == (DLQ, b"ab")
     assert options.pop("properties") == {
         "REAL_TOPIC": TOPIC,
@@ -111,32 +111,34 @@ def test_letter_copies_message_with_origin() -> None:
 
 
 def test_letter_of_bytes_key_and_null_value() -> None:
-    _, payload, options = told(received(b"", partition_key="/w==", partition_key_b64_encoded=True, null_value=True))
+    _, payload, options = published(
+        received(b"", partition_key="/w==", partition_key_b64_encoded=True, null_value=True)
+    )
     assert payload is None and options["partition_key"] == b"\xff"
-    _, payload, options = told(received(b""))
+    _, payload, options = published(received(b""))
     assert payload == b"" and set(options) == {"properties"} and "EXCEPTION_TYPE" not in options["properties"]
 
 
 def test_letter_of_chunks_names_first_and_last() -> None:
     message = received(b"x", 5, first_chunk=MessageId(-1, 7, 2, -1))
-    assert told(message)[2]["properties"]["ORIGIN_MESSAGE_ID"] == "7:2:-1;7:5:-1"
+    assert published(message)[2]["properties"]["ORIGIN_MESSAGE_ID"] == "7:2:-1;7:5:-1"
 
 
 def test_letter_cause_redacted_then_cut() -> None:
     cause = ValueError("topsecret" + "x" * 2000)
-    text = told(received(), cause, redact=lambda text: text.replace("topsecret", "***"))[2]["properties"]
+    text = published(received(), cause, redact=lambda text: text.replace("topsecret", "***"))[2]["properties"]
     assert text["EXCEPTION_MESSAGE"] == "***" + "x" * 997
 
 
 def test_letter_cause_with_lone_surrogate_is_encodable() -> None:
     # A producer cut an emoji in two; a property is UTF-8.
-    parts = told(received(), KeyError("\ud83d"))[2]["properties"]
-    assert parts["EXCEPTION_MESSAGE"].encode() == b"'\\ud83d'"
-    assert told(received(), ValueError("no \ud83d"))[2]["properties"]["EXCEPTION_MESSAGE"] == "no ?"
+    properties = published(received(), KeyError("\ud83d"))[2]["properties"]
+    assert properties["EXCEPTION_MESSAGE"].encode() == b"'\\ud83d'"
+    assert published(received(), ValueError("no \ud83d"))[2]["properties"]["EXCEPTION_MESSAGE"] == "no ?"
 
 
 def test_retry_letter_counts_and_delays() -> None:
-    topic, _, options = told(received(), retry=True, retry_delay_seconds=2.5)
+    topic, _, options = published(received(), retry=True, retry_delay_seconds=2.5)
     assert (topic, options["deliver_after"]) == (RETRY, 2500)
     assert (options["properties"]["RECONSUMETIMES"], options["properties"]["DELAY_TIME"]) == ("1", "2500")
 
@@ -146,7 +148,7 @@ def test_retry_letter_dead_after_maximum(tries: str, topic: str) -> None:
     """A message of the retry topic keeps its first origin; letters are named after that topic."""
     given = {"RECONSUMETIMES": tries, "REAL_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": "1:2:-1"}
     message = received(topic=RETRY, properties=given)
-    name, _, options = told(message, retry=True, max_redeliver_count=2)
+    name, _, options = published(message, retry=True, max_redeliver_count=2)
     assert name == f"{TOPIC}-s-{topic}"
     parts = options["properties"]
     assert (parts["REAL_TOPIC"], parts["ORIGIN_MESSAGE_ID"]) == (TOPIC, "1:2:-1")

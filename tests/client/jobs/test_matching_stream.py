@@ -382,8 +382,8 @@ async def test_stream_predicate_wrong_becomes_dead_letter(
     publish(client, name, [b"a"])
     async with opened(broker, name, None, predicate, max_redeliver_count=0) as made:
         await made.nothing()
-        ((data, parts),) = await asyncio.to_thread(letters, client, name, 1)
-    assert (data, parts["EXCEPTION_TYPE"]) == (b"a", kind) and words in parts["EXCEPTION_MESSAGE"]
+        ((data, properties),) = await asyncio.to_thread(letters, client, name, 1)
+    assert (data, properties["EXCEPTION_TYPE"]) == (b"a", kind) and words in properties["EXCEPTION_MESSAGE"]
 
 
 async def test_stream_letter_is_redacted(client: Client, broker: Broker, topic: NewTopic) -> None:
@@ -395,8 +395,8 @@ async def test_stream_letter_is_redacted(client: Client, broker: Broker, topic: 
     redact = {"redact": lambda text: text.replace("topsecret", "***")}
     async with opened(broker, name, None, predicate, redact, max_redeliver_count=0) as made:
         await made.nothing()
-        ((_, parts),) = await asyncio.to_thread(letters, client, name, 1)
-        assert parts["EXCEPTION_MESSAGE"] == "GET /?key=*** failed"
+        ((_, properties),) = await asyncio.to_thread(letters, client, name, 1)
+        assert properties["EXCEPTION_MESSAGE"] == "GET /?key=*** failed"
         assert "topsecret" not in "".join(made.log.warnings) and "key=***" in made.log.warnings[0]
 
 
