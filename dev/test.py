@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,13 +123,12 @@ def say(text: str) -> None:
     print(f"test: {text}\n", end="", flush=True)
 
 
-def _make_environments(suites: Sequence[Suite]) -> None:
-    """Make the environments of the suites, and meanwhile what all brokers of the tests start with, in other processes
-    too.
+def _make_broker(*needs: str) -> None:
+    """Make the environment of the broker and those named, and meanwhile what all brokers of the tests start with, in
+    other processes too.
     """
-    needs = dict.fromkeys(need for suite in suites for need in suite.needs)
     environments.make("broker")
-    if not suites or "PULSAR_EXTRA_OPTS" in os.environ:
+    if "PULSAR_EXTRA_OPTS" in os.environ:
         environments.make(*needs)
         return
     with ThreadPoolExecutor(1) as pool:
@@ -141,10 +140,11 @@ def _make_environments(suites: Sequence[Suite]) -> None:
 def run_suite(
     suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: bool = False, shown: bool = True
 ) -> Count:
-    """Run one suite's tests and count them; pytest dying without results is one failure.
+    """Make a suite's environments, run its tests and count them; pytest dying without results is one failure.
 
     Their output is shown while they run, or, with `shown=False`, when they have ended.
     """
+    environments.make(*suite.needs)
     written = RESULTS / f"{suite.name}.json"
     if more:
         # Part of a suite proves nothing about the whole: the suite's own results stay.
@@ -378,8 +378,9 @@ def run(
         order = sorted(suites, key=lambda suite: LONGEST.index(suite.name) if suite.name in LONGEST else len(LONGEST))
         steps: list[Callable[[dict[str, str]], Count]] = [partial(run_one, suite) for suite in order]
         if with_checks:
-            # Beside the longest suite, and first of the others: what they find is known soonest.
-            steps.insert(1, lambda _env: run_checks(shown=False))
+            # After a suite that needs no other environment than the client's: the longest one makes meanwhile those
+            # that the checks need too.
+            steps.insert(2, lambda _env: run_checks(shown=False))
         with other_brokers() as env:
             for count in _run_beside(steps, jobs, env, _IDLE_SECONDS_OF_SLOW if slow else _IDLE_SECONDS):
                 total.add(count)
@@ -426,7 +427,9 @@ def _run_beside(
     with ThreadPoolExecutor(jobs) as pool:
         workers = [pool.submit(work, number + 1) for number in range(jobs)]
         try:
-            while wait(workers, timeout=_PROGRESS_SECONDS).not_done:
+            while wait(workers, timeout=_PROGRESS_SECONDS, return_when=FIRST_EXCEPTION).not_done:
+                # An environment that cannot be made ends the other suites too.
+                _raise_error(workers)
                 _say_progress()
                 _end_idle(idle_seconds)
         except BaseException:
@@ -435,9 +438,15 @@ def _run_beside(
             for process in list(_running):
                 _end(process)
             raise
-    for worker in workers:
-        worker.result()
+    _raise_error(workers)
     return counts
+
+
+def _raise_error(workers: Sequence[Future[None]]) -> None:
+    """Raise the error that one of the workers has ended with, if any."""
+    for worker in workers:
+        if worker.done():
+            worker.result()
 
 
 def _say_progress() -> None:
@@ -479,7 +488,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured = {suite.name for suite in suites} & covered.SUITES
         if measured:
             covered.begin()
-        _make_environments(suites)
+        if suites:
+            _make_broker(*suites[0].needs)
         # Parts of suites share one file of results.
         jobs = 1 if more else options.jobs
         total = run(suites, more, with_checks=with_checks, slow=options.long, measured=measured, jobs=jobs)

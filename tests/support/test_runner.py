@@ -8,12 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import covered
+import environments
 import test as runner
 from environments import ROOT
 from support.until import wait_until
@@ -119,6 +121,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runner, "ROOT", tmp_path)
     monkeypatch.setattr(runner, "RESULTS", tmp_path / ".results")
     monkeypatch.setattr(runner, "python_of", lambda name: Path(sys.executable))
+    monkeypatch.setattr(environments, "make", lambda *names: None)
     return tmp_path
 
 
@@ -205,6 +208,31 @@ def test_interrupt_ends_suites_beside_each_other(project: Path, tmp_path: Path) 
     for name in ("one", "two"):
         with pytest.raises(ProcessLookupError):
             os.kill(int((project / f"{name}.pid").read_text()), 0)
+    assert not (project / "three.pid").exists()
+
+
+def test_failed_environment_ends_other_suites(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each suite makes its own environments when it begins, while others run already."""
+    for name in ("one", "two", "three"):
+        folder = project / "tests" / name
+        folder.mkdir()
+        (folder / "conftest.py").write_text(_CONFTEST)
+        (folder / f"test_{name}.py").write_text(_WAITING.format(name=name, place=project))
+
+    def make(*names: str) -> None:
+        if "no-environment" in names:
+            wait_until((project / "one.pid").exists)
+            raise environments.SetupError("no environment")
+
+    monkeypatch.setattr(environments, "make", make)
+    monkeypatch.setattr(runner, "_stopping", threading.Event())
+    monkeypatch.setenv("PULSAR_TEST_SERVICE_URL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_TEST_ADMIN_URL", "http://127.0.0.1:1")
+    suites = [Suite(name, needs) for name, needs in (("one", ("dev",)), ("two", ("no-environment",)), ("three", ()))]
+    with pytest.raises(environments.SetupError, match="no environment"):
+        runner.run(suites, [], with_checks=False, slow=False, jobs=2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((project / "one.pid").read_text()), 0)
     assert not (project / "three.pid").exists()
 
 
