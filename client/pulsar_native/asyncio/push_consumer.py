@@ -11,6 +11,7 @@ from typing import Any, Generic, Self
 
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._type_vars import T
+from pulsar_native._validation import checked_schema
 from pulsar_native.asyncio.client import Client
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import InvalidConfiguration
@@ -30,7 +31,7 @@ from pulsar_native.push.config import (
 )
 from pulsar_native.push.consume_message_service import ConsumeMessageService, Work
 from pulsar_native.push.core import PushConsumerCore, ServiceState
-from pulsar_native.schema import BytesSchema, Schema
+from pulsar_native.schema import Schema
 
 MessageListenerConcurrently = Callable[
     [list[Message[T]], ConsumeConcurrentlyContext],
@@ -82,14 +83,15 @@ class PushConsumer(NotPicklable, Generic[T]):
     def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[T] | None = None) -> None:
         """Add a topic, or replace its expression; takes effect at `start`.
 
-        Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression.
+        Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression or a schema
+        that is none.
 
         :param topic: the topic.
         :param expression: tags separated by `||`: only messages with one of them in the property TAGS. Default "*": all
             messages.
         :param schema: the schema that decodes the values. Default None: bytes.
         """
-        self._core.subscribe(topic, expression, schema or BytesSchema())
+        self._core.subscribe(topic, expression, checked_schema(schema))
 
     def unsubscribe(self, topic: str) -> None:
         """Remove a topic; raises `NotAllowedError` after the start.
@@ -121,24 +123,25 @@ class PushConsumer(NotPicklable, Generic[T]):
         """Add a filter, called on the loop; it must not block. Raises `NotAllowedError` after the start.
 
         :param hook: function of a message; those it returns False for are acknowledged without calling the listener.
+            None counts as an error of the filter: the listener gets the message. Raises `InvalidConfiguration` for a
+            coroutine function.
         """
-        self._core.check_not_started()
-        self._core.filters.append(hook)
+        self._core.add_filter(hook)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
         """Add a hook, called before and after each call of the listener. Raises `NotAllowedError` after the start.
 
-        :param hook: the hook; its exceptions are logged.
+        :param hook: the hook; its exceptions are logged. Raises `InvalidConfiguration` for one that lacks a method or
+            has a coroutine function as one.
         """
-        self._core.check_not_started()
-        self._core.hooks.append(hook)
+        self._core.add_hook(hook)
 
     async def start(self) -> None:
         """Subscribe to the topics and start calling the listener. Waits up to several operation time-outs.
 
-        Raises `InvalidConfiguration` without a listener or topic, `NotAllowedError` if it was started before or the
-        group already has a push consumer in this process, and what `Client.subscribe` raises. A push consumer that
-        failed to start cannot be started again.
+        Raises `InvalidConfiguration` without a listener or topic, or where the offsets of a broadcasting member cannot
+        be read or written, `NotAllowedError` if it was started before or the group already has a push consumer in this
+        process, and what `Client.subscribe` raises. A push consumer that failed to start cannot be started again.
         """
         check_generation(self._generation)
         self._core.check_not_started()
@@ -179,7 +182,7 @@ class PushConsumer(NotPicklable, Generic[T]):
         return await self._core.shutdown(limit)
 
     async def __aenter__(self) -> Self:
-        if self.state is ServiceState.CREATE_JUST:
+        if self.state is not ServiceState.RUNNING:
             await self.start()
         return self
 
@@ -200,6 +203,7 @@ class _TaskDispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         # Counted separately: a finished task stays in the set until its callbacks run.
         self._working = 0
+        self._cancelled = False
 
     def submit(self, work: Work) -> None:
         """Queue a call of the listener."""
@@ -210,9 +214,12 @@ class _TaskDispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def stop(self) -> None:
+    def stop(self, *, cancel_running: bool = True) -> None:
         """Drop queued calls and cancel running tasks, except the one that shuts the push consumer down."""
         self._works.clear()
+        if not cancel_running:
+            return
+        self._cancelled = True
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
@@ -235,10 +242,12 @@ class _TaskDispatcher:
             if inspect.isawaitable(answer):
                 answer = await answer
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if self._cancelled:
                 raise
-            # The handler's own doing, and so a failure.
+            # The handler's own doing, and so a failure, also where it cancelled its task.
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()
             answer = error
         except Exception as error:
             answer = error

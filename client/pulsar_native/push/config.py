@@ -6,6 +6,7 @@ thing. Times are milliseconds unless the name says otherwise.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import socket
@@ -90,7 +91,7 @@ class ConsumeOrderlyContext:
     topic: str
     partition: int
     key: str | None
-    # Number of previous calls with these messages.
+    # Number of previous failed calls with these messages; the largest, where they differ.
     attempts: int = 0
     # False: SUCCESS leaves the messages uncommitted, COMMIT acknowledges all uncommitted ones, ROLLBACK redelivers
     # them.
@@ -105,7 +106,8 @@ ConsumeContext = ConsumeConcurrentlyContext | ConsumeOrderlyContext
 class ConsumeMessageHook(Protocol):
     """Hook called before and after each call of the handler, for tracing; its exceptions are logged and have no effect.
 
-    Called where the handler runs: in its thread, or on the loop. `status` is None when the handler failed.
+    Called where the handler runs: in its thread, or on the loop. Both methods are plain ones, which are not awaited.
+    `status` is None when the handler failed.
     """
 
     def consume_message_before(self, messages: Sequence[Message], context: ConsumeContext) -> None: ...
@@ -173,6 +175,11 @@ class PushConsumerConfig(Config):
         if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < _LARGEST:
             raise InvalidConfiguration(f"consume_timeout_minutes must be a number above 0, not {minutes!r}")
         self._check_names()
+        if not isinstance(self.delay_levels_ms, list | tuple):
+            raise InvalidConfiguration(
+                f"delay_levels_ms must be a list or tuple of milliseconds, not {self.delay_levels_ms!r}"
+            )
+        object.__setattr__(self, "delay_levels_ms", tuple(self.delay_levels_ms))
         if not self.delay_levels_ms:
             raise InvalidConfiguration("delay_levels_ms must name at least one delay")
         for delay in self.delay_levels_ms:
@@ -192,13 +199,16 @@ class PushConsumerConfig(Config):
             raise InvalidConfiguration("consumer_group must be a name of your own, not DEFAULT_CONSUMER")
 
     def _check_names(self) -> None:
-        if not isinstance(self.instance_name, str) or not self.instance_name.strip() or "/" in self.instance_name:
-            raise InvalidConfiguration(f"instance_name must be a non-blank str without /, not {self.instance_name!r}")
+        own = self.instance_name
+        if not isinstance(own, str) or not own.strip() or "/" in own or not own.isprintable():
+            raise InvalidConfiguration(
+                f"instance_name must be a non-blank str without / and control characters, not {own!r}"
+            )
         for name in ("dead_letter_topic", "retry_letter_topic"):
             if getattr(self, name) is not None:
                 TopicName.parse(getattr(self, name))
         folder = self.offset_store_folder
-        if folder is not None and not (isinstance(folder, str) and folder.strip()):
+        if folder is not None and not (isinstance(folder, str) and folder.strip() and "\0" not in folder):
             raise InvalidConfiguration(f"offset_store_folder must be None or the name of a folder, not {folder!r}")
 
     @property
@@ -267,6 +277,43 @@ def message_listener(
     if not callable(handler):
         raise InvalidConfiguration(f"A handler is called with messages and a context, and {handler!r} cannot be called")
     return handler, concurrently is None
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Return True for a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+
+
+def is_unawaited(result: object) -> bool:
+    """Return True for an awaitable result of a function that is not awaited; a coroutine is closed."""
+    if inspect.iscoroutine(result):
+        # Closed, Python does not warn of it a second time.
+        result.close()
+    return inspect.isawaitable(result)
+
+
+def check_filter_message_hook(hook: object) -> None:
+    """Raise `InvalidConfiguration` for a filter that cannot be called, or would have to be awaited."""
+    if not callable(hook):
+        raise InvalidConfiguration(f"A filter is called with a message, and {hook!r} cannot be called")
+    if is_coroutine_function(hook):
+        raise InvalidConfiguration(f"A filter is not awaited, and {hook!r} is a coroutine function; use a plain one")
+
+
+def check_consume_message_hook(hook: object) -> None:
+    """Raise `InvalidConfiguration` for a hook that lacks a method, or has one that would have to be awaited."""
+    for name in ("consume_message_before", "consume_message_after"):
+        method = getattr(hook, name, None)
+        if not callable(method):
+            raise InvalidConfiguration(
+                "A consume message hook must have the methods consume_message_before and consume_message_after; "
+                f"{type(hook).__name__} has no {name}"
+            )
+        if is_coroutine_function(method):
+            raise InvalidConfiguration(
+                f"A consume message hook is not awaited, and {name} of {type(hook).__name__} is a coroutine function; "
+                "use a plain method"
+            )
 
 
 def drain_limit(await_termination_millis: int | None) -> int | None:

@@ -18,8 +18,9 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.engine.loop import Engine
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import PulsarException, log_text
 from pulsar_native.message import Message
 from pulsar_native.protocol.dead_letter import RECONSUME_TIMES
 from pulsar_native.push.config import (
@@ -43,6 +44,8 @@ Status = ConsumeConcurrentlyStatus | ConsumeOrderlyStatus
 
 # Delay in seconds before a message that could not be sent back is handled again locally.
 LOCAL_RETRY = 5.0
+# A queue of an orderly handler pauses no longer, whatever the handler asks for.
+_LONGEST_SUSPENSION_MS = 30_000
 # Maximum number of hanging messages of a partition sent back at a time.
 _MOST_STUCK = 16
 
@@ -50,7 +53,7 @@ _MOST_STUCK = 16
 class Work:
     """One call of the handler: messages of one partition, and of one queue where order is kept."""
 
-    __slots__ = ("context", "items", "key_queue", "messages", "poller")
+    __slots__ = ("called", "context", "items", "key_queue", "poller")
 
     def __init__(
         self,
@@ -63,14 +66,20 @@ class Work:
         self.items = items
         self.context = context
         self.key_queue = key_queue
-        self.messages: list[Message] = []
+        # False when none of the messages was ours any more.
+        self.called = False
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, in a list of its own for each function called: it may change it."""
+        return [item.position for item in self.items]
 
 
 class MessageDispatcher(Protocol):
     """Executor that calls `begin` of the `ConsumeMessageService`, the handler, and `end`, for each work submitted."""
 
     def submit(self, work: Work) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self, *, cancel_running: bool = True) -> None: ...
 
 
 class ConsumeMessageService(ABC):
@@ -120,9 +129,9 @@ class ConsumeMessageService(ABC):
         if self.stopped or not work.items:
             self._report(work, None)
             return False
-        work.messages = [item.position for item in work.items]
+        work.called = True
         for hook in self._hooks:
-            self._trace(hook.consume_message_before, work.messages, work.context)
+            self._trace(hook, "consume_message_before", work.messages, work.context)
         return True
 
     def end(self, work: Work, answer: object) -> None:
@@ -135,13 +144,13 @@ class ConsumeMessageService(ABC):
         else:
             _log.warning("The handler answered %r for %s, which counts as a failure", answer, _names(work))
         for hook in self._hooks:
-            self._trace(hook.consume_message_after, work.messages, work.context, status)
+            self._trace(hook, "consume_message_after", work.messages, work.context, status)
         self._report(work, status)
 
-    def _trace(self, function: Callable[..., None], *args: object) -> None:
+    def _trace(self, hook: ConsumeMessageHook, method: str, *args: object) -> None:
         try:
-            function(*args)
-        except (Exception, SystemExit):
+            getattr(hook, method)(*args)
+        except CALLBACK_ERRORS:
             _log.exception("Tracing failed; consuming goes on")
 
     def _report(self, work: Work, status: Status | None) -> None:
@@ -231,7 +240,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
             count = max(0, min(_whole("ack_index", context.ack_index, -1) + 1, len(work.items)))
         self._succeeded(work.poller, work.items[:count])
         failed = [item for item in work.items[count:] if work.poller.holds(item) and not item.given_up]
-        if not work.messages:
+        if not work.called:
             # The handler was never called.
             return
         self._counts.failed += len(failed)
@@ -246,10 +255,11 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         """Store a copy for redelivery, or in the dead-letter topic, and acknowledge; on failure retry locally later."""
         try:
             dead = await self._store_copy(poller, item, level)
-        except PulsarException as error:
+        except Exception as error:
+            # Of whatever kind: a message that is neither put back nor tried again would stay unfinished.
             _log.warning(
                 "%s cannot be put back, it is tried here again in %g s: %s",
-                item.position.message_id(), LOCAL_RETRY, error,
+                item.position.message_id(), LOCAL_RETRY, log_text(error),
             )  # fmt: skip
             item.tries += 1
             self._later(LOCAL_RETRY, self._try_here, poller, item)
@@ -365,7 +375,7 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
             topic.base.full,
             topic.partition,
             first.partition_key() if first.has_key() else None,
-            attempts=key_queue.attempts,
+            attempts=max(item.tries for item in items),
             suspend_current_queue_time_millis=self._config.suspend_current_queue_time_millis,
         )
         self._running += 1
@@ -377,7 +387,7 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         key_queue, context = work.key_queue, work.context
         assert key_queue is not None and isinstance(context, ConsumeOrderlyContext)
         self._running -= 1
-        if not work.messages:
+        if not work.called:
             self._key_queues.release(key_queue, time.monotonic())
         elif status is ConsumeOrderlyStatus.COMMIT or (status is ConsumeOrderlyStatus.SUCCESS and context.auto_commit):
             self._succeeded(work.poller, [*self._key_queues.commit(key_queue), *work.items])
@@ -395,17 +405,27 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext, *, rolled_back: bool
     ) -> None:
         self._counts.failed += len(work.items)
-        most = self._config.max_reconsume_times
-        if most != -1 and key_queue.attempts >= most:
-            if self._broadcasting:
-                self._drop(work.poller, work.items)
-                key_queue.attempts = 0
-                self._key_queues.release(key_queue, time.monotonic())
-            else:
-                self._spawn(self._send_to_dlq(work, key_queue, context))
-            return
         uncommitted = self._key_queues.roll_back(key_queue) if rolled_back else []
-        self._suspend(key_queue, [*uncommitted, *work.items], context)
+        most = self._config.max_reconsume_times
+        # Each message has its own number of tries: newcomers in a call are not dead with the others.
+        dead = [item for item in work.items if most != -1 and item.tries >= most]
+        left = [*uncommitted, *work.items]
+        for item in work.items:
+            item.tries += 1
+        if not dead:
+            self._suspend(key_queue, left, context)
+        elif self._broadcasting:
+            self._drop(work.poller, dead)
+            self._go_on(key_queue, [item for item in left if item not in dead], context)
+        else:
+            self._spawn(self._send_to_dlq(work.poller, dead, left, key_queue, context))
+
+    def _go_on(self, key_queue: KeyQueue[Item], left: list[Item], context: ConsumeOrderlyContext) -> None:
+        """Let a queue go on without its dead messages, after a pause where others have failed with them."""
+        if left:
+            self._suspend(key_queue, left, context)
+        else:
+            self._key_queues.release(key_queue, time.monotonic())
 
     def _suspend(self, key_queue: KeyQueue[Item], items: list[Item], context: ConsumeOrderlyContext) -> None:
         for item in items:
@@ -413,25 +433,34 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         milliseconds = _whole("suspend_current_queue_time_millis", context.suspend_current_queue_time_millis, -1)
         if milliseconds == -1:
             milliseconds = self._config.suspend_current_queue_time_millis
-        self._key_queues.suspend(key_queue, items, milliseconds / 1000, time.monotonic())
+        # A handler may set an int of any size, which is not a float then.
+        seconds = min(max(milliseconds, 0), _LONGEST_SUSPENSION_MS) / 1000
+        self._key_queues.suspend(key_queue, items, seconds, time.monotonic())
 
-    async def _send_to_dlq(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
-        """Send messages that failed too often to the dead-letter topic, so that their queue can go on; on failure it
-        pauses.
+    async def _send_to_dlq(
+        self,
+        poller: PartitionPoller,
+        dead: list[Item],
+        left: list[Item],
+        key_queue: KeyQueue[Item],
+        context: ConsumeOrderlyContext,
+    ) -> None:
+        """Send messages that failed too often to the dead-letter topic, so that their queue can go on with the others;
+        on failure it pauses.
         """
-        router = work.poller.child.dead_letter_router
+        router = poller.child.dead_letter_router
         assert router is not None
-        left = list(work.items)
-        try:
-            while left:
-                await router.send_to_dlq(left[0].position)
-                self._counts.dead_letters += work.poller.finish([left.pop(0)])
-        except PulsarException as error:
-            _log.warning(
-                "%s cannot be sent to the dead-letter topic, retrying: %s", left[0].position.message_id(), error
-            )
-            self._suspend(key_queue, left, context)
-        else:
-            key_queue.attempts = 0
-            self._key_queues.release(key_queue, time.monotonic())
+        for item in dead:
+            try:
+                await router.send_to_dlq(item.position)
+            except Exception as error:
+                # Of whatever kind: the queue would never be released.
+                _log.warning(
+                    "%s cannot be sent to the dead-letter topic, retrying: %s",
+                    item.position.message_id(), log_text(error),
+                )  # fmt: skip
+                break
+            left.remove(item)
+            self._counts.dead_letters += poller.finish([item])
+        self._go_on(key_queue, left, context)
         self._pump()

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.loop import generation
 from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
-from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError, PulsarException
+from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import dead_letter_topic
 from pulsar_native.push.config import (
@@ -35,6 +36,8 @@ from pulsar_native.push.config import (
     PushConsumerStats,
     ShutdownReport,
     TagFilter,
+    check_consume_message_hook,
+    check_filter_message_hook,
 )
 from pulsar_native.push.consume_message_service import (
     ConsumeMessageConcurrentlyService,
@@ -112,6 +115,7 @@ class PushConsumerCore:
         self._loop_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drained: asyncio.Event | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._dispatcher: MessageDispatcher | None = None
         self._client: ClientCore
         self._member: tuple[object, ...]
@@ -137,6 +141,18 @@ class PushConsumerCore:
                 "A push consumer is concurrent or orderly, never both; it has a handler of the other kind"
             )
         self.orderly = orderly
+
+    def add_filter(self, hook: MessageFilter) -> None:
+        """Add a filter of messages."""
+        self.check_not_started()
+        check_filter_message_hook(hook)
+        self.filters.append(hook)
+
+    def add_hook(self, hook: ConsumeMessageHook) -> None:
+        """Add a hook around the calls of the handler."""
+        self.check_not_started()
+        check_consume_message_hook(hook)
+        self.hooks.append(hook)
 
     def check_not_started(self) -> None:
         """Raise unless the push consumer has not been started yet."""
@@ -180,11 +196,13 @@ class PushConsumerCore:
     async def _start(
         self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
+        store: OffsetStore | None = None
         if self._broadcasting:
             self._phase("load positions")
             config = self.config
-            self._store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
-            self._offsets = await asyncio.to_thread(self._store.load)
+            store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
+            await asyncio.to_thread(store.check_writable)
+            self._offsets = await asyncio.to_thread(store.load)
         self._phase("start workers")
         self._start_consuming(client, make_dispatcher)
         self._phase("subscribe")
@@ -193,6 +211,8 @@ class PushConsumerCore:
         self._phase("find positions")
         for source in self._sources:
             await asyncio.gather(*(self._place(source, child) for child in source.consumer.children))
+        # A start that fails before this leaves the stored offsets as they are.
+        self._store = store
         self._phase("start poller")
         self._loop_task = client.engine.spawn(self._run())
         if self._broadcasting:
@@ -291,6 +311,9 @@ class PushConsumerCore:
 
     async def _place(self, source: Subscribed, child: PartitionConsumer) -> None:
         """Seek a partition to the start of the member, or of a group without offsets."""
+        if not child.topic.is_persistent:
+            # Nothing is stored that could be read from a position.
+            return
         poller = source.pollers[child]
         where = self.config.consume_from_where
         if not self._broadcasting:
@@ -371,6 +394,13 @@ class PushConsumerCore:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._wake.wait()
+        except CALLBACK_ERRORS:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            _log.exception("Push consumer of group %s: polling failed, it shuts down", self.config.consumer_group)
+            self.state = ServiceState.SHUTDOWN_ALREADY
+            await self._end()
         finally:
             if self.state is ServiceState.RUNNING:
                 self._abandon()
@@ -440,6 +470,9 @@ class PushConsumerCore:
     async def shutdown(self, await_termination_millis: int | None) -> ShutdownReport:
         """Stop polling, wait for running handlers, write offsets, unsubscribe locally; a second call does nothing."""
         if self.state is not ServiceState.RUNNING:
+            if self._ending is not None:
+                # Of a call that was cancelled, or of a start that failed.
+                await asyncio.shield(self._ending)
             return ShutdownReport(0, 0, {})
         self.state = ServiceState.SHUTDOWN_ALREADY
         self._phase("stop poller")
@@ -448,15 +481,17 @@ class PushConsumerCore:
         if await_termination_millis is not None:
             limit = await_termination_millis
         before = self._unfinished()
-        if before and limit:
-            await self._drain(limit / 1000)
-        report = ShutdownReport(
-            before - self._unfinished(),
-            self._unfinished(),
-            {poller.child.topic.full: place for poller in self._pollers if (place := poller.oldest) is not None},
-        )
-        self._phase("leave group")
-        await self._end()
+        try:
+            if before and limit:
+                await self._drain(limit / 1000)
+            report = ShutdownReport(
+                before - self._unfinished(),
+                self._unfinished(),
+                {poller.child.topic.full: place for poller in self._pollers if (place := poller.oldest) is not None},
+            )
+        finally:
+            self._phase("leave group")
+            await self._end()
         return report
 
     def never_started(self) -> None:
@@ -485,24 +520,28 @@ class PushConsumerCore:
         for poller in self._pollers:
             poller.stop()
 
-    def _stop_handlers(self) -> None:
+    def _stop_handlers(self, *, cancel_running: bool = True) -> None:
         if self.service is not None:
             self.service.stop()
         if self._dispatcher is not None:
-            self._dispatcher.stop()
+            self._dispatcher.stop(cancel_running=cancel_running)
 
     async def _end(self) -> None:
         """Stop pollers and service, write offsets and leave the topics and the group."""
         self._stop_intake()
         self._stop_handlers()
+        # Cancelling the caller must not leave the end half done: it continues.
+        self._ending = self._client.engine.spawn(self._leave())
+        await asyncio.shield(self._ending)
+
+    async def _leave(self) -> None:
         try:
-            await self._persist()
             results = await asyncio.gather(
-                *(source.consumer.close() for source in self._sources), return_exceptions=True
+                self._persist(), *(source.consumer.close() for source in self._sources), return_exceptions=True
             )
             for result in results:
-                if isinstance(result, PulsarException):
-                    _log.warning("A consumer did not close well: %s", result)
+                if isinstance(result, Exception):
+                    _log.warning("Push consumer of group %s did not end well: %s", self.config.consumer_group, result)
         finally:
             _groups.leave(self._member)
 
@@ -511,7 +550,8 @@ class PushConsumerCore:
         self.state = ServiceState.SHUTDOWN_ALREADY
         _log.info("Push consumer of group %s: the client was closed", self.config.consumer_group)
         self._stop_intake()
-        self._stop_handlers()
+        # A handler that closes the client is not cancelled by this, but all are when the loop ends.
+        self._stop_handlers(cancel_running=not self._client.closed)
         if self._store is not None:
             # Written immediately: the loop may end with this task.
             self._save(self._store, self._positions())

@@ -24,7 +24,7 @@ _LONGEST_REST = 30.0
 class KeyQueue(Generic[M]):
     """Messages of one partition or key, in order."""
 
-    __slots__ = ("attempts", "busy", "key", "queued", "run_since", "uncommitted", "waiting")
+    __slots__ = ("busy", "key", "queued", "run_since", "uncommitted", "waiting")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -34,8 +34,6 @@ class KeyQueue(Generic[M]):
         # Handled, and neither committed nor rolled back yet.
         self.uncommitted: list[M] = []
         self.run_since: float | None = None
-        # Number of previous calls of the handler with the messages at the head.
-        self.attempts = 0
 
 
 class KeyQueues(Generic[M]):
@@ -91,12 +89,10 @@ class KeyQueues(Generic[M]):
     def note(self, key_queue: KeyQueue[M], messages: Iterable[M]) -> None:
         """Keep handled messages until they are committed or rolled back."""
         key_queue.uncommitted.extend(messages)
-        key_queue.attempts = 0
 
     def commit(self, key_queue: KeyQueue[M]) -> list[M]:
         """Remove and return the uncommitted messages, which are done."""
         uncommitted, key_queue.uncommitted = key_queue.uncommitted, []
-        key_queue.attempts = 0
         return uncommitted
 
     def roll_back(self, key_queue: KeyQueue[M]) -> list[M]:
@@ -124,7 +120,6 @@ class KeyQueues(Generic[M]):
     def suspend(self, key_queue: KeyQueue[M], messages: Iterable[M], seconds: float, now: float) -> None:
         """Release a claimed queue with the failed messages first in line, and let it pause."""
         key_queue.busy = False
-        key_queue.attempts += 1
         key_queue.waiting.extendleft(reversed(list(messages)))
         self._rest(key_queue, now + min(max(seconds, _SHORTEST_REST), _LONGEST_REST))
 

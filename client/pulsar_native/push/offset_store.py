@@ -29,6 +29,7 @@ class OffsetStore:
         root = Path.home() / _FOLDER if folder is None else Path(folder)
         self.path = root / member / group / "offsets.json"
         self._backup = self.path.with_name("offsets.json.bak")
+        self._fresh = self.path.with_name("offsets.json.tmp")
         self._written: str | None = None
         self._lock = threading.Lock()
 
@@ -57,13 +58,24 @@ class OffsetStore:
                 self._replace(text)
                 self._written = text
 
+    def check_writable(self) -> None:
+        """Raise `InvalidConfiguration` when the file could not be replaced."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fresh.touch()
+            self._fresh.unlink()
+        except OSError as error:
+            raise InvalidConfiguration(
+                f"The positions cannot be written to {self.path.parent}: {error}; set offset_store_folder to a "
+                "folder that can be written to"
+            ) from error
+
     def _replace(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name("offsets.json.tmp")
-        with fresh.open("w", encoding="utf-8") as file:
+        with self._fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         if self.path.exists():
             self.path.replace(self._backup)
-        fresh.replace(self.path)
+        self._fresh.replace(self.path)

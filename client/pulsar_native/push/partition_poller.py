@@ -14,13 +14,14 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import PulsarException, TopicNotFound, log_text
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import REAL_TOPIC
-from pulsar_native.push.config import PushConsumerConfig, TagFilter
+from pulsar_native.push.config import PushConsumerConfig, TagFilter, is_unawaited
 from pulsar_native.push.flow_control import FlowControl, Limits
 from pulsar_native.push.process_queue import Ascending, ProcessQueue, Taken
 from pulsar_native.topic import TopicName
@@ -221,12 +222,19 @@ class PartitionPoller:
         return all(self._passes(hook, message) for hook in self._hooks)
 
     def _passes(self, hook: MessageFilter, message: Message) -> bool:
+        # A lost message is worse than an extra one: where a filter fails, the handler gets the message.
         try:
-            return bool(hook(message))
-        except (Exception, SystemExit):
-            # A lost message is worse than an extra one.
+            passes: object = hook(message)
+            # The usual results first: this runs for each message.
+            if isinstance(passes, bool):
+                return passes
+            if passes is not None and not is_unawaited(passes):
+                return bool(passes)
+        except CALLBACK_ERRORS:
             _log.exception("A filter failed for %s, which the handler gets", message.message_id())
             return True
+        _log.warning("A filter returned %r for %s, which the handler gets", passes, message.message_id())
+        return True
 
     @property
     def may_have_more(self) -> bool:

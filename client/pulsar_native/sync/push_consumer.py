@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, Generic, Self
 
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._type_vars import T
+from pulsar_native._validation import checked_schema
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.message import Message
@@ -25,18 +27,24 @@ from pulsar_native.push.config import (
     ShutdownReport,
     check_config,
     drain_limit,
+    is_coroutine_function,
+    is_unawaited,
     message_listener,
 )
 from pulsar_native.push.consume_message_service import ConsumeMessageService, Work
 from pulsar_native.push.core import PushConsumerCore, ServiceState
-from pulsar_native.schema import BytesSchema, Schema
+from pulsar_native.schema import Schema
 from pulsar_native.sync.client import Client
 
 MessageListenerConcurrently = Callable[[list[Message[T]], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
 MessageListenerOrderly = Callable[[list[Message[T]], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
 
+_log = logging.getLogger("pulsar_native.push_consumer")
+
 # How long a thread above the smallest number waits for work before it ends.
 _IDLE_SECONDS = 60.0
+# Pause before the next attempt where no thread could be started.
+_THREAD_RETRY_SECONDS = 1.0
 
 
 class PushConsumer(NotPicklable, Generic[T]):
@@ -80,14 +88,15 @@ class PushConsumer(NotPicklable, Generic[T]):
     def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[T] | None = None) -> None:
         """Add a topic, or replace its expression. Does not block; takes effect at `start`.
 
-        Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression.
+        Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression or a schema
+        that is none.
 
         :param topic: the topic.
         :param expression: tags separated by `||`: only messages with one of them in the property TAGS. Default "*": all
             messages.
         :param schema: the schema that decodes the values. Default None: bytes.
         """
-        self._core.subscribe(topic, expression, schema or BytesSchema())
+        self._core.subscribe(topic, expression, checked_schema(schema))
 
     def unsubscribe(self, topic: str) -> None:
         """Remove a topic. Does not block; raises `NotAllowedError` after the start.
@@ -112,7 +121,7 @@ class PushConsumer(NotPicklable, Generic[T]):
         :param orderly: listener called with the messages of a key or partition in order. Default None.
         """
         handler, in_order = message_listener(concurrently, orderly)
-        if inspect.iscoroutinefunction(handler):
+        if is_coroutine_function(handler):
             raise InvalidConfiguration("A coroutine function needs the push consumer of pulsar_native.asyncio")
         self._core.register(orderly=in_order)
         self._handler = handler
@@ -121,24 +130,25 @@ class PushConsumer(NotPicklable, Generic[T]):
         """Add a filter, called in the engine's thread; it must not block. Raises `NotAllowedError` after the start.
 
         :param hook: function of a message; those it returns False for are acknowledged without calling the listener.
+            None counts as an error of the filter: the listener gets the message. Raises `InvalidConfiguration` for a
+            coroutine function.
         """
-        self._core.check_not_started()
-        self._core.filters.append(hook)
+        self._core.add_filter(hook)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
         """Add a hook, called before and after each call of the listener. Raises `NotAllowedError` after the start.
 
-        :param hook: the hook; its exceptions are logged.
+        :param hook: the hook; its exceptions are logged. Raises `InvalidConfiguration` for one that lacks a method or
+            has a coroutine function as one.
         """
-        self._core.check_not_started()
-        self._core.hooks.append(hook)
+        self._core.add_hook(hook)
 
     def start(self) -> None:
         """Subscribe to the topics and start calling the listener. Blocks up to several operation time-outs.
 
-        Raises `InvalidConfiguration` without a listener or topic, `NotAllowedError` if it was started before or the
-        group already has a push consumer in this process, and what `Client.subscribe` raises. A push consumer that
-        failed to start cannot be started again.
+        Raises `InvalidConfiguration` without a listener or topic, or where the offsets of a broadcasting member cannot
+        be read or written, `NotAllowedError` if it was started before or the group already has a push consumer in this
+        process, and what `Client.subscribe` raises. A push consumer that failed to start cannot be started again.
         """
         check_generation(self._generation)
         # Checked before the client starts the engine's thread.
@@ -184,7 +194,7 @@ class PushConsumer(NotPicklable, Generic[T]):
         check_generation(self._generation)
         limit = drain_limit(await_termination_millis)
         nothing = ShutdownReport(0, 0, {})
-        if self._engine is None or self.state is not ServiceState.RUNNING:
+        if self._engine is None or self.state is ServiceState.CREATE_JUST:
             self._core.never_started()
             return nothing
         try:
@@ -194,7 +204,7 @@ class PushConsumer(NotPicklable, Generic[T]):
             return nothing
 
     def __enter__(self) -> Self:
-        if self.state is ServiceState.CREATE_JUST:
+        if self.state is not ServiceState.RUNNING:
             self.start()
         return self
 
@@ -215,22 +225,41 @@ class _ThreadDispatcher:
         self._ready = threading.Condition()
         self._works: deque[Work] = deque()
         self._count = self._idle = self._made = 0
-        self._stopped = False
+        self._is_short = self._stopped = False
 
     def submit(self, work: Work) -> None:
-        """Queue a call of the listener."""
+        """Queue a call of the listener. On the loop."""
         with self._ready:
             self._works.append(work)
-            if len(self._works) > self._idle and self._count < self._most:
-                self._count += 1
-                self._made += 1
-                name = f"pulsar-native-push-consumer-{self._made}"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
-            else:
-                self._ready.notify()
+            self._serve()
 
-    def stop(self) -> None:
-        """Drop queued calls; threads end after their running call."""
+    def _serve(self) -> None:
+        """Start a thread for the queued calls, or wake one; with the lock."""
+        if len(self._works) <= self._idle or self._count >= self._most:
+            self._ready.notify()
+            return
+        name = f"pulsar-native-push-consumer-{self._made + 1}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError as error:
+            # The process or the machine has too many threads. Those that run take the queued calls, too.
+            if not self._is_short:
+                _log.warning("%d of %d worker threads run, no more can be started: %s", self._count, self._most, error)
+            self._is_short = True
+            if not self._count:
+                asyncio.get_running_loop().call_later(_THREAD_RETRY_SECONDS, self._serve_again)
+            return
+        self._is_short = False
+        self._count += 1
+        self._made += 1
+
+    def _serve_again(self) -> None:
+        with self._ready:
+            if self._works and not self._count:
+                self._serve()
+
+    def stop(self, *, cancel_running: bool = True) -> None:
+        """Drop queued calls; threads end after their running call, which cannot be cancelled."""
         with self._ready:
             self._stopped = True
             self._works.clear()
@@ -243,6 +272,11 @@ class _ThreadDispatcher:
             answer: object
             try:
                 answer = self._handler(work.messages, work.context)
+                if is_unawaited(answer):
+                    raise TypeError(
+                        "The listener returned an awaitable, which only the push consumer of pulsar_native.asyncio "
+                        "awaits; use that one, or a listener that returns a status"
+                    )
             except BaseException as error:
                 # SystemExit, too, is an answer here: nobody waits for this thread.
                 answer = error

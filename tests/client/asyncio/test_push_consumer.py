@@ -11,6 +11,7 @@ import pulsar_native
 from pulsar_native import ConsumeConcurrentlyStatus, PushConsumerConfig
 from pulsar_native.asyncio import Client, PushConsumer
 from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError
+from pulsar_native.push.core import ServiceState
 from support.fake_broker import FakeBroker
 from support.fake_topic import FakeTopic
 from support.until import until
@@ -113,3 +114,38 @@ async def test_changes_after_start_refused(fake: FakeBroker, client: Client) -> 
 async def test_client_of_the_other_api_refused() -> None:
     with pytest.raises(InvalidConfiguration, match=r"needs a client of pulsar_native\.asyncio"):
         PushConsumer(pulsar_native.Client("pulsar://127.0.0.1:1"), PushConsumerConfig(consumer_group="g"))  # type: ignore[arg-type]
+
+
+async def test_listener_may_close_the_client(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    closed: list[Any] = []
+
+    async def listener(_messages: list[Any], _context: Any) -> ConsumeConcurrentlyStatus:
+        try:
+            await client.close()
+            await until(lambda: made.state is ServiceState.SHUTDOWN_ALREADY)
+            await asyncio.sleep(0)
+        finally:
+            closed.append(asyncio.current_task())
+        return SUCCESS
+
+    made = push_consumer(client, listener)
+    await made.start()
+    (task,) = await until(lambda: closed)
+    await asyncio.wait([task], timeout=10)
+    assert task.done() and not task.cancelled()
+
+
+async def test_schema_of_another_type_refused(client: Client) -> None:
+    with pytest.raises(InvalidConfiguration, match="schema must be a Schema"):
+        push_consumer(client, lambda _messages, _context: SUCCESS).subscribe("t", schema="str")  # type: ignore[arg-type]
+
+
+async def test_enter_after_shutdown_refused(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    made = push_consumer(client, lambda _messages, _context: SUCCESS)
+    async with made:
+        pass
+    with pytest.raises(NotAllowedError):
+        async with made:
+            pytest.fail("the block is not run")

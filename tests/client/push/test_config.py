@@ -17,6 +17,8 @@ from pulsar_native.push.config import (
     MessageModel,
     PushConsumerConfig,
     TagFilter,
+    check_consume_message_hook,
+    check_filter_message_hook,
     drain_limit,
 )
 
@@ -37,10 +39,10 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("await_termination_millis_when_shutdown", [0, 5000], [-1, None]),
     ("persist_consumer_offset_interval", [1], [0]),
     ("poll_name_server_interval", [1], [0]),
-    ("delay_levels_ms", [[0], (5, 10)], [[], [-1], ["1s"], [1.5]]),
+    ("delay_levels_ms", [(0,), (5, 10)], [[], [-1], ["1s"], [1.5], 5, None, "5", {5}, {5: 5}, iter([5])]),
     ("consume_timestamp", [None, "20260102030405"], ["2026-01-02", "", 5]),
-    ("instance_name", ["one"], ["", " ", "a/b", None]),
-    ("offset_store_folder", [None, "folder"], ["", " ", 5]),
+    ("instance_name", ["one"], ["", " ", "a/b", "a\0b", "a\nb", None]),
+    ("offset_store_folder", [None, "folder"], ["", " ", "a\0b", 5]),
     ("message_model", list(MessageModel), ["clustering", None]),
     ("consume_from_where", list(ConsumeFromWhere), ["first"]),
 ]
@@ -72,7 +74,8 @@ def test_config_cross_checks_and_pickle() -> None:
         PushConsumerConfig(consumer_group="g", consume_thread_min=5, consume_thread_max=4)
     with pytest.raises(InvalidTopicName):
         PushConsumerConfig(consumer_group="g", dead_letter_topic="a/b")
-    config = PushConsumerConfig(consumer_group="g", instance_name="i")
+    config = PushConsumerConfig(consumer_group="g", instance_name="i", delay_levels_ms=[5, 10])
+    assert config.delay_levels_ms == (5, 10)
     assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(InvalidConfiguration, match="did you mean 'pull_interval'"):
         PushConsumerConfig.from_mapping({"consumer_group": "g", "pull_intervall": 1})
@@ -142,3 +145,43 @@ def test_drain_limit() -> None:
     for wrong in (-1, 0.5, "1", True):
         with pytest.raises(InvalidConfiguration, match="await_termination_millis"):
             drain_limit(wrong)  # type: ignore[arg-type]
+
+
+class AsyncCall:
+    """An object whose call is a coroutine function."""
+
+    async def __call__(self, *_args: Any) -> bool:
+        return True
+
+
+class Hook:
+    """A hook of plain methods."""
+
+    def consume_message_before(self, _messages: Any, _context: Any) -> None: ...
+    def consume_message_after(self, _messages: Any, _context: Any, _status: Any) -> None: ...
+
+
+class AsyncHook(Hook):
+    """A hook with a method that would have to be awaited."""
+
+    async def consume_message_after(self, _messages: Any, _context: Any, _status: Any) -> None: ...
+
+
+class OnlyBefore:
+    """A hook that lacks a method."""
+
+    def consume_message_before(self, _messages: Any, _context: Any) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [None, 5, AsyncCall(), AsyncCall().__call__])
+def test_filter_not_callable_or_async_raises(wrong: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="A filter is"):
+        check_filter_message_hook(wrong)
+    check_filter_message_hook(lambda _message: True)
+
+
+@pytest.mark.parametrize("wrong", [None, OnlyBefore(), AsyncHook()])
+def test_hook_without_method_or_async_raises(wrong: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="consume_message_after"):
+        check_consume_message_hook(wrong)
+    check_consume_message_hook(Hook())

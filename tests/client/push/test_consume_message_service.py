@@ -145,3 +145,47 @@ def test_threads_idle_above_minimum_end(monkeypatch: pytest.MonkeyPatch) -> None
     threads.submit(Something())  # type: ignore[arg-type]
     wait_until(lambda: len(calls.ended) == 5)
     threads.stop()
+
+
+@pytest.mark.asyncio
+async def test_tasks_handler_cancels_its_task_goes_on() -> None:
+    calls = Calls()
+
+    async def handle(_messages: Any, _context: Any) -> str:
+        if not calls.ended:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        await asyncio.sleep(0)
+        return "done"
+
+    tasks = _TaskDispatcher(calls, handle, 1)  # type: ignore[arg-type]
+    for _ in range(3):
+        tasks.submit(Something())  # type: ignore[arg-type]
+    await until(lambda: len(calls.ended) == 3)
+    assert isinstance(calls.ended[0], asyncio.CancelledError) and calls.ended[1:] == ["done", "done"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("running", [0, 1])
+async def test_threads_that_cannot_start_leave_no_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, running: int
+) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("pulsar_native.sync.push_consumer._THREAD_RETRY_SECONDS", 0.01)
+    calls, gate = Calls(), threading.Event()
+    threads = _ThreadDispatcher(calls, lambda _messages, _context: gate.wait(20), 1, 3)  # type: ignore[arg-type]
+    if running:
+        threads.submit(Something())  # type: ignore[arg-type]
+        await until(lambda: calls.running == 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        for _ in range(5):
+            threads.submit(Something())  # type: ignore[arg-type]
+        assert threads._count == running
+    gate.set()
+    await until(lambda: len(calls.ended) == running + 5)
+    assert caplog.text.count("can't start new thread") == 1
+    threads.stop()

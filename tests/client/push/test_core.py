@@ -41,7 +41,7 @@ class Handled:
     """Dispatcher that calls a handler at once; `held` keeps the works instead."""
 
     def __init__(self, service: ConsumeMessageService, answer: object, *, held: bool) -> None:
-        self._service, self._answer, self._held = service, answer, held
+        self._service, self.answer, self._held = service, answer, held
         self.works: list[Work] = []
         self.stopped = False
 
@@ -53,9 +53,9 @@ class Handled:
     def finish(self, work: Work) -> None:
         """Run a call of the handler to its end."""
         if self._service.begin(work):
-            self._service.end(work, self._answer)
+            self._service.end(work, self.answer)
 
-    def stop(self) -> None:
+    def stop(self, *, cancel_running: bool = True) -> None:
         self.stopped = True
 
 
@@ -264,3 +264,189 @@ async def test_broadcasting_member_keeps_its_own_positions(
     seek = fake.wait(Kind.SEEK)[0].command.seek
     assert (seek.message_id.ledgerId, seek.message_id.entryId) == (1, 1)
     assert again.core._pollers[0].start == MessageId(-1, 1, 1, -1)
+
+
+@pytest.mark.parametrize("failure_of", ["damaged", "cancelled"])
+async def test_start_failed_keeps_the_offset_file(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, failure_of: str
+) -> None:
+    FakeTopic(fake, b"a")
+    made = push(message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path))
+    config = made.core.config
+    store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
+    store.save({TOPIC: MessageId(-1, 1, 0, -1)})
+    if failure_of == "damaged":
+        store.path.write_text("x")
+    before = store.path.read_text()
+    if failure_of == "damaged":
+        with pytest.raises(InvalidConfiguration, match="remove the damaged files"):
+            await made.start()
+    else:
+        starting = asyncio.create_task(made.start())
+        await asyncio.sleep(0)
+        assert made.core.state is ServiceState.START_FAILED
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await made.core.shutdown(0)
+    assert store.path.read_text() == before
+
+
+async def test_start_with_unwritable_offset_folder_raises(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path
+) -> None:
+    FakeTopic(fake)
+    folder = tmp_path / "file"
+    folder.touch()
+    made = push(message_model=MessageModel.BROADCASTING, offset_store_folder=str(folder))
+    with pytest.raises(InvalidConfiguration, match="offset_store_folder"):
+        await made.start()
+    assert not fake.seen(Kind.SUBSCRIBE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"message_model": MessageModel.BROADCASTING},
+        {"message_model": MessageModel.BROADCASTING, "consume_from_where": ConsumeFromWhere.TIMESTAMP},
+        {"consume_from_where": ConsumeFromWhere.TIMESTAMP},
+    ],
+    ids=["last", "time", "clustering time"],
+)
+async def test_start_on_non_persistent_topic_asks_no_position(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    FakeTopic(fake)
+    made = push(offset_store_folder=str(tmp_path), **options)
+    made.core.unsubscribe("t")
+    made.core.subscribe("non-persistent://public/default/t", "*", BytesSchema())
+    await made.start()
+    assert not fake.seen(Kind.GET_LAST_MESSAGE_ID) and not fake.seen(Kind.SEEK)
+
+
+async def test_shutdown_cancelled_leaves_the_group(fake: FakeBroker, push: Callable[..., Push]) -> None:
+    FakeTopic(fake, b"a")
+    made = push(held=True)
+    await made.start()
+    await until(lambda: made.dispatcher.works)
+    stopping = asyncio.create_task(made.core.shutdown(60_000))
+    await until(lambda: made.core._drained)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    await made.core.shutdown(0)
+    assert made.dispatcher.stopped and len(fake.seen(Kind.CLOSE_CONSUMER)) == len(fake.seen(Kind.SUBSCRIBE))
+    await push().start()
+
+
+async def test_shutdown_cancelled_at_its_end_leaves_the_group(fake: FakeBroker, push: Callable[..., Push]) -> None:
+    FakeTopic(fake)
+    made = push()
+    await made.start()
+    stopping = asyncio.create_task(made.core.shutdown(0))
+    await asyncio.sleep(0)
+    assert made.core._ending is not None
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    await made.core.shutdown(0)
+    await push().start()
+
+
+async def test_shutdown_closes_consumers_when_offsets_fail(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def no_thread(*_args: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    FakeTopic(fake)
+    made = push(message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path))
+    await made.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "to_thread", no_thread)
+        await made.core.shutdown(0)
+    assert fake.seen(Kind.CLOSE_CONSUMER) and "can't start new thread" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyError, asyncio.CancelledError])
+async def test_polling_that_fails_leaves_the_group(
+    fake: FakeBroker, push: Callable[..., Push], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def broken(_now: float) -> Any:
+        raise error
+
+    FakeTopic(fake)
+    made = push()
+    await made.start()
+    monkeypatch.setattr(made.core, "round", broken)
+    made.core._wake.set()
+    await until(lambda: made.core.state is ServiceState.SHUTDOWN_ALREADY)
+    await made.core.shutdown(0)
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == len(fake.seen(Kind.SUBSCRIBE))
+    await push().start()
+
+
+async def test_send_back_with_any_error_is_tried_again(
+    fake: FakeBroker, push: Callable[..., Push], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_args: Any) -> Any:
+        raise KeyError("not the broker's")
+
+    FakeTopic(fake, b"a")
+    made = push(held=True)
+    await made.start()
+    await until(lambda: made.dispatcher.works)
+    monkeypatch.setattr("pulsar_native.push.consume_message_service.LOCAL_RETRY", 0.0)
+    monkeypatch.setattr(made.core.service, "_store_copy", broken)
+    made.dispatcher.answer = None
+    made.dispatcher.finish(made.dispatcher.works[0])
+    await until(lambda: len(made.dispatcher.works) == 2)
+
+
+async def test_orderly_suspension_of_any_length_bounded(fake: FakeBroker, push: Callable[..., Push]) -> None:
+    FakeTopic(fake, b"a", b"b")
+    made = push(orderly=True, held=True, consume_order=ConsumeOrder.PARTITION, max_reconsume_times=-1)
+    await made.start()
+    for milliseconds in (-(10**400), 10**400):
+        await until(lambda: made.dispatcher.works)
+        work = made.dispatcher.works.pop()
+        work.context.suspend_current_queue_time_millis = milliseconds  # type: ignore[union-attr]
+        made.dispatcher.answer = None
+        made.dispatcher.finish(work)
+    service: Any = made.core.service
+    await until(lambda: service._key_queues.next_wake())
+
+
+@pytest.mark.parametrize("model", list(MessageModel))
+async def test_orderly_newcomers_outlive_dead_messages(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MessageModel
+) -> None:
+    topic, dead = FakeTopic(fake, b"dead"), list[bytes]()
+
+    async def keep(message: Any) -> None:
+        dead.append(message.data())
+
+    made = push(
+        orderly=True, held=True, consume_order=ConsumeOrder.PARTITION, consume_message_batch_max_size=2,
+        max_reconsume_times=1, suspend_current_queue_time_millis=10, message_model=model,
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, offset_store_folder=str(tmp_path),
+    )  # fmt: skip
+    await made.start()
+    if model is MessageModel.CLUSTERING:
+        monkeypatch.setattr(made.core._pollers[0].child.dead_letter_router, "send_to_dlq", keep)
+    made.dispatcher.answer = None
+    calls = []
+    for number in range(3):
+        work = await until(lambda: made.dispatcher.works and made.dispatcher.works.pop())
+        calls.append(([message.data() for message in work.messages], work.context.attempts))
+        if number == 0:
+            topic.publish(b"new")
+            await until(lambda: made.core.stats().taken == 2)
+        if number < 2:
+            made.dispatcher.finish(work)
+    assert calls == [([b"dead"], 0), ([b"dead", b"new"], 1), ([b"new"], 1)]
+    stats = made.core.stats()
+    assert (dead, stats.dead_letters, stats.dropped) == (
+        ([], 0, 1) if model is MessageModel.BROADCASTING else ([b"dead"], 1, 0)
+    )

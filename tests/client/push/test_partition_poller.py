@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from types import SimpleNamespace
@@ -135,6 +136,33 @@ def test_poll_filtered_messages_acked() -> None:
     poller = intake_of(child)
     assert entries(poller.poll(0)) == [2]
     assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
+
+
+async def _coroutine(_message: Any) -> bool:
+    return False
+
+
+def _cancelled(_message: Any) -> bool:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("hook", [lambda _message: None, lambda message: _coroutine(message), _cancelled])
+def test_poll_failed_filter_keeps_message(hook: Any, caplog: pytest.LogCaptureFixture) -> None:
+    child = Child()
+    child.waiting.append(Given(0))
+    poller = intake_of(child)
+    poller._hooks.append(hook)
+    assert entries(poller.poll(0)) == [0] and not child.acknowledged
+    assert "1:0, which the handler gets" in caplog.text
+
+
+@pytest.mark.parametrize(("result", "seen"), [(0, []), (1, [0]), (False, []), (True, [0])])
+def test_poll_filter_result_decides(result: Any, seen: list[int]) -> None:
+    child = Child()
+    child.waiting.append(Given(0))
+    poller = intake_of(child)
+    poller._hooks.append(lambda _message: result)
+    assert entries(poller.poll(0)) == seen
 
 
 def test_poll_redelivery_of_started_and_waiting() -> None:

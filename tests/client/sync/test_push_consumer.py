@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -136,3 +137,72 @@ def test_shutdown_before_start_forbids_it(fake: FakeBroker, client: Client) -> N
     assert made.shutdown().unfinished == 0 and not fake.peers
     with pytest.raises(NotAllowedError):
         made.start()
+
+
+def test_listener_may_change_its_list(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a", b"b")
+    seen: list[bytes] = []
+
+    class Clearing:
+        def consume_message_before(self, messages: Any, _context: Any) -> None:
+            messages.clear()
+
+        def consume_message_after(self, messages: Any, _context: Any, _status: Any) -> None:
+            seen.extend(message.data() for message in messages)
+
+    def listener(messages: list[Any], _context: Any) -> ConsumeConcurrentlyStatus:
+        while messages:
+            seen.append(messages.pop(0).data())
+        return SUCCESS
+
+    made = push_consumer(client, listener, consume_thread_max=1, consume_message_batch_max_size=1)
+    made.register_consume_message_hook(Clearing())
+    with made:
+        wait_until(lambda: made.stats().succeeded == 2)
+    assert seen == [b"a", b"a", b"b", b"b"]
+
+
+def test_hook_cancelled_error_stops_nothing(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a", b"b")
+
+    class Cancelled:
+        def consume_message_before(self, _messages: Any, _context: Any) -> None:
+            raise asyncio.CancelledError
+
+        consume_message_after: Any = lambda *_args: None
+
+    made = push_consumer(client, lambda _messages, _context: SUCCESS, consume_thread_max=1)
+    made.register_consume_message_hook(Cancelled())
+    with made:
+        wait_until(lambda: made.stats().succeeded == 2)
+
+
+def test_listener_awaitable_result_named_as_failure(
+    fake: FakeBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeTopic(fake, b"a")
+
+    class Listener:
+        async def __call__(self, _messages: list[Any], _context: Any) -> ConsumeConcurrentlyStatus:
+            return SUCCESS
+
+    listener = Listener()
+    with pytest.raises(InvalidConfiguration, match=r"pulsar_native\.asyncio"):
+        push_consumer(client, listener)
+    with push_consumer(client, lambda messages, context: listener(messages, context)) as made:
+        wait_until(lambda: made.stats().failed == 1)
+    assert "only the push consumer of pulsar_native.asyncio awaits" in caplog.text
+
+
+def test_schema_of_another_type_refused(client: Client) -> None:
+    with pytest.raises(InvalidConfiguration, match="schema must be a Schema"):
+        push_consumer(client, lambda _messages, _context: SUCCESS).subscribe("t", schema="str")  # type: ignore[arg-type]
+
+
+def test_enter_after_shutdown_refused(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    made = push_consumer(client, lambda _messages, _context: SUCCESS)
+    with made, made:
+        assert made.state is ServiceState.RUNNING
+    with pytest.raises(NotAllowedError), made:
+        pytest.fail("the block is not run")
