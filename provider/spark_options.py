@@ -55,10 +55,16 @@ def referenced_key(where: str, reference: str) -> str | None:
 
     Raises ValueError, without repeating it, for what is no reference. `where` names the parameter that has it.
     """
-    kind, _, name = reference.partition(":")
-    if reference and not intervals.is_template(reference) and (kind not in _REFERENCES or not name):
+    if reference and not intervals.is_template(reference) and not is_reference(reference):
         refuse_literals(where, ["credentialsRef"])
+    kind, _, name = reference.partition(":")
     return name if kind == "conf" else None
+
+
+def is_reference(text: str) -> bool:
+    """Return True for the place of credentials, False for what may be the secret itself."""
+    kind, _, name = text.partition(":")
+    return kind in _REFERENCES and bool(name)
 
 
 def refuse_literals(where: str, names: Sequence[str]) -> NoReturn:
@@ -105,7 +111,7 @@ class LoadValue:
             if given is not None and not is_auto:
                 validation.refuse(f"{name} needs value_format='auto'")
         if self.mode is not None:
-            validation.choice("value_mode", self.mode.lower(), [mode.lower() for mode in VALUE_MODES])
+            validation.choice("value_mode", str(self.mode).lower(), [mode.lower() for mode in VALUE_MODES])
         if self.corrupt_column is not None and str(self.mode).upper() != "PERMISSIVE":
             validation.refuse("corrupt_column needs value_mode='PERMISSIVE': otherwise there is no such column")
 

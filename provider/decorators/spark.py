@@ -20,6 +20,8 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.async_iteration import completed
 
 try:
     from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
@@ -40,6 +42,8 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
         dict.fromkeys([*DecoratedOperator.template_fields, *PySparkOperator.template_fields])
     )
     custom_operator_name = "@task.pulsar_spark"
+    # A coroutine function runs within the call, in which the session lasts.
+    is_async = False
 
     def __init__(
         self,
@@ -53,6 +57,11 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
         **kwargs: Any,
     ) -> None:
         self.pulsar_conn_id = pulsar_conn_id
+        whole = original(python_callable)
+        validation.no_generator("the function of @task.pulsar_spark", whole)
+        for each in inspect.signature(whole).parameters.values():
+            if each.name in GIVEN and each.kind is each.POSITIONAL_ONLY:
+                validation.refuse(f"@task.pulsar_spark gives {each.name} to its function by name: leave out the /")
         function = without_parameters(python_callable, GIVEN)
         super().__init__(
             python_callable=function,
@@ -86,7 +95,7 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
                 given = {
                     name: value for name, value in (("spark", spark), ("pulsar", options)) if _takes(function, name)
                 }
-                return function(*args, **more, **given)
+                return completed(function(*args, **more, **given), "the function")
 
             # The base class calls this attribute, and checks nothing any more.
             self.python_callable = call
@@ -109,22 +118,24 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
                 "configuration: put it where that Spark has it, and name the place in the connection's field "
                 "spark_credentials_ref, as env:NAME or file:/path"
             )
+        kept = os.environ.get(CREDENTIALS_VARIABLE)
         os.environ[CREDENTIALS_VARIABLE] = json.dumps(credentials)
         try:
             yield f"env:{CREDENTIALS_VARIABLE}"
         finally:
             os.environ.pop(CREDENTIALS_VARIABLE, None)
+            if kept is not None:
+                os.environ[CREDENTIALS_VARIABLE] = kept
 
     def _is_local(self) -> bool:
-        config = self.config_kwargs
-        if config.get("spark.remote"):
-            return False
-        if config.get("spark.master"):
-            return str(config["spark.master"]).startswith("local")
-        if not self.conn_id:
-            return True
-        connection = BaseHook.get_connection(self.conn_id)
-        return connection.conn_type != "spark_connect" and str(connection.host or "local").startswith("local")
+        """Return True if the session is in this process, as PySparkOperator reads connection and `config_kwargs`."""
+        config, host = self.config_kwargs, None
+        if self.conn_id:
+            connection = BaseHook.get_connection(self.conn_id)
+            if connection.conn_type == "spark_connect":
+                return False
+            config, host = {**connection.extra_dejson, **config}, connection.host
+        return not config.get("spark.remote") and str(config.get("spark.master") or host or "local").startswith("local")
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
@@ -139,8 +150,8 @@ def pulsar_spark_task(
 
     The function gets, where its parameters name them, `spark`, the session, and `pulsar`, the connection's options:
     `spark.read.format("pulsar").options(**pulsar).option("topic", "orders").load()`. The session is stopped afterwards.
-    It needs pyspark in the worker's environment, or pyspark-client for Spark Connect, and pyspark-pulsar there and in
-    the environment of Spark's workers.
+    It may be a coroutine function. The task needs pyspark in the worker's environment, or pyspark-client for Spark
+    Connect, and pyspark-pulsar there and in the environment of Spark's workers.
 
     :param python_callable: the function; given where the decorator is used without arguments.
     :param multiple_outputs: push each key of a returned dict as an XCom of its own. Default: as the annotation says.

@@ -174,10 +174,11 @@ class PulsarHook(BaseHook):
 
         try:
             settings = self._read()
+            topic = settings.test_topic
             found = diagnose(
                 self.client_config(),
                 admin_url=settings.admin_url,
-                topic=settings.test_topic,
+                topic=None if topic is None else settings.topic_name(topic),
                 timeout_seconds=_TEST_SECONDS,
             )
         except (AirflowException, PulsarException) as error:

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from airflow_provider_pulsar.spark_options import is_reference
 from airflow_provider_pulsar.topic_url import check_template
 from pulsar_native import (
+    AdminClient,
     Authentication,
     AuthenticationAthenz,
     AuthenticationBasic,
@@ -28,7 +30,8 @@ from pulsar_native import (
     ClientConfig,
 )
 from pulsar_native.auth import SecretReference
-from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName, InvalidUrl, PulsarException
+from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
 
 METHODS = ("none", "token", "token_file", "basic", "oauth2", "tls", "athenz")
@@ -268,6 +271,16 @@ EXTRA_FIELDS = tuple(f.name for f in dataclasses.fields(Settings) if f.name not 
 
 def read_settings(connection: AirflowConnection) -> Settings:
     """Return the checked settings; raises `InvalidConfiguration` (or `InvalidUrl`) naming the field."""
+    try:
+        return _checked_settings(connection)
+    except PulsarException as error:
+        # Not refused for itself: a connection of a type of the deployment's own, or a generic one, may be right.
+        if "pulsar" not in (connection.conn_type or "pulsar"):
+            error.message = f"its type is {connection.conn_type!r}, not 'pulsar'; {error.message}"
+        raise
+
+
+def _checked_settings(connection: AirflowConnection) -> Settings:
     extras = _extras(connection.extra)
     _refuse_unknown(extras)
     given = {name: value for name, raw in extras.items() if (value := _PARSERS[name](name, raw)) is not None}
@@ -280,6 +293,12 @@ def read_settings(connection: AirflowConnection) -> Settings:
             raise InvalidConfiguration(f"give either the field {text!r} or the field {path!r}, not both")
     settings = Settings(**given)
     checked = settings.with_pem_files(lambda _: "/in/the/connection.pem")
+    pair = (checked.tls_certificate_file_path, checked.tls_key_file_path)
+    if settings.auth_method != "tls" and (pair[0] is None) != (pair[1] is None):
+        raise InvalidConfiguration(
+            "the fields 'tls_certificate_file_path' (or 'tls_certificate') and 'tls_key_file_path' (or "
+            "'tls_private_key') belong together: fill in both or neither"
+        )
     checked.client_config(checked.authentication())  # Raises for fields that contradict each other.
     return settings
 
@@ -311,6 +330,9 @@ def _text(name: str, value: Any) -> str | None:
         return None
     if not isinstance(value, str):
         raise InvalidConfiguration(f"the field {name!r} must be a text, not {type(value).__name__}")
+    # Not by an encoding: the error of one holds the text.
+    if _SURROGATE.search(value):
+        raise InvalidConfiguration(f"the field {name!r} has half of a surrogate pair, which is no character")
     return value.strip() or None
 
 
@@ -383,6 +405,28 @@ def _namespace(name: str, value: Any) -> str | None:
         raise InvalidConfiguration(f"the field {name!r} must be tenant/namespace, not {text!r}") from error
 
 
+def _checked_by(check: Callable[[str], object]) -> Callable[[str, Any], str | None]:
+    """Return the parser of a text that `check` accepts; its errors do not repeat credentials."""
+
+    def parse(name: str, value: Any) -> str | None:
+        text = _text(name, value)
+        try:
+            if text is not None:
+                check(text)
+        except InvalidUrl as error:
+            raise InvalidConfiguration(f"the field {name!r}: {error}") from error
+        return text
+
+    return parse
+
+
+def _reference(name: str, value: Any) -> str | None:
+    text = _text(name, value)
+    if text is not None and not is_reference(text):
+        raise InvalidConfiguration(f"the field {name!r} must be env:NAME, file:/path or conf:KEY, never the secret")
+    return text
+
+
 def _client_options(name: str, value: Any) -> dict[str, object] | None:
     """Return the options, each known and with a value that `ClientConfig` accepts."""
     if value is None or value == "":
@@ -444,6 +488,7 @@ _ALL_PEM = (*_PEM_FIELDS, ("athenz_private_key", "athenz_key_file_path", "PRIVAT
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _PORT = re.compile(r":(\d+)$")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _DEPLOYMENT = re.compile(r"[\w.-]{1,64}")
 _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "operation_timeout_seconds": _seconds,
@@ -454,6 +499,9 @@ _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "default_namespace": _namespace,
     "client_options": _client_options,
     "topic_url_template": _url_template,
+    "spark_service_url": _checked_by(ServiceUrl.parse),
+    "spark_admin_url": _checked_by(AdminClient),
+    "spark_credentials_ref": _reference,
     **{name: _pem for name, _, _ in _ALL_PEM},
 }
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text) for name in EXTRA_FIELDS}

@@ -7,6 +7,8 @@ secret is sent, since the master keeps and shows a driver's command. httpx is im
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ _MAIN_CLASS = "org.apache.spark.deploy.SparkSubmit"
 ACTIVE = ("SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN")
 """States of a driver that is not done: UNKNOWN is that of a master in recovery."""
 FINISHED = "FINISHED"
+UNREACHABLE_SECONDS = 600
+"""How long a driver is waited for while no master answers; then its state is UNREACHABLE."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,24 @@ class DriverStatus:
     def is_active(self) -> bool:
         """True while the driver may still end well."""
         return self.state in ACTIVE
+
+
+class DriverWatch:
+    """State of a driver across a restart of its master: without an answer it is UNKNOWN for a time, no failure."""
+
+    def __init__(self, unreachable_seconds: float = UNREACHABLE_SECONDS) -> None:
+        self._seconds = unreachable_seconds
+        self._answered = time.monotonic()
+
+    def answered(self, status: DriverStatus) -> DriverStatus:
+        """Return the status of a master that has answered."""
+        self._answered = time.monotonic()
+        return status
+
+    def failed(self, error: AirflowException) -> DriverStatus:
+        """Return the status while no master answers."""
+        is_over = time.monotonic() - self._answered >= self._seconds
+        return DriverStatus("UNREACHABLE" if is_over else "UNKNOWN", str(error))
 
 
 class SparkRestServer:
@@ -67,6 +90,21 @@ class SparkRestServer:
     def status(self, driver_id: str) -> DriverStatus:
         """Return the state of a driver; raises AirflowException if no master knows it."""
         return _status(self._first("GET", _path("status", driver_id)))
+
+    def wait(self, driver_id: str, poll_interval: float) -> DriverStatus:
+        """Block until a driver is done and return its last status, UNREACHABLE after 600 s without an answer."""
+        watch, logged = DriverWatch(), ""
+        while True:
+            try:
+                status = watch.answered(self.status(driver_id))
+            except AirflowException as error:
+                status = watch.failed(error)
+            if not status.is_active:
+                return status
+            if status.message != logged:
+                logged = status.message
+                _log.warning("Waiting for the Spark driver %s: %s", driver_id, logged or status.state)
+            time.sleep(poll_interval)
 
     def kill(self, driver_id: str) -> None:
         """End a driver."""

@@ -15,7 +15,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -152,8 +151,7 @@ class PulsarSparkSubmitHook(SparkSubmitHook):
         if not self.is_started_by_rest:
             super()._start_driver_status_tracking()
             return
-        while (status := self.rest_server.status(str(self._driver_id))).is_active:
-            time.sleep(self._status_poll_interval)
+        status = self.rest_server.wait(str(self._driver_id), self._status_poll_interval)
         self._driver_status = status.state
         if status.message:
             self.log.error("The driver %s ended as %s: %s", self._driver_id, status.state, status.message)

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from airflow_provider_pulsar.context import redacted
-from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.exceptions import failure, staged
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import text_of
+from pulsar_native.jobs.json_values import json_safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _TEXTS = ("dag_id", "task_id", "run_id")
+# Limit of the text of an exception, far below the largest message of a broker.
+_ERROR_LENGTH = 64 * 1024
 
 
 class PulsarNotifier(BaseNotifier):
@@ -29,9 +33,10 @@ class PulsarNotifier(BaseNotifier):
     `DAG(..., on_failure_callback=PulsarNotifier(topic="alerts"))`.
 
     :param topic: the topic, in any spelling. Templated.
-    :param message: the value: a text or bytes as they are, anything else as JSON. Templated. Default: a JSON object
-        with dag_id, task_id, run_id, map_index, try_number, logical_date, state, reason and exception, as far as the
-        callback's context has them; a callback of a task sees no state.
+    :param message: the value: a text or bytes as they are, anything else as JSON (NaN, infinity and values without a
+        form in JSON as text). Templated. Default: a JSON object with dag_id, task_id, run_id, map_index, try_number,
+        logical_date, state, reason and exception (the first 65,536 characters), as far as the callback's context has
+        them; a callback of a task sees no state.
     :param key: the message's key. Templated. Default "dag_id/run_id", so that one partition has a run's messages.
     :param properties: properties, texts by text. Templated. Default none; airflow.dag_id, airflow.task_id and
         airflow.run_id are always there where the context has them.
@@ -60,7 +65,7 @@ class PulsarNotifier(BaseNotifier):
         self.topic = topic
         self.message = message
         self.key = key
-        self.properties = dict(properties or {})
+        self.properties = dict(_mapping({} if properties is None else properties))
         self.send_timeout_seconds = send_timeout_seconds
         self.pulsar_conn_id = pulsar_conn_id
 
@@ -95,19 +100,34 @@ class PulsarNotifier(BaseNotifier):
         return f"Notifying {self.topic}"
 
     def _built(self, context: Context) -> tuple[bytes, dict[str, Any]]:
-        """Return the content, and key and properties."""
+        """Return the content, and key and properties; raises AirflowException for a wrong template or value."""
+        try:
+            return self._checked(context)
+        except Exception as error:
+            # Values are the author's objects, which may raise any exception.
+            raise failure(error, action=self._action(), stage="message") from error
+
+    def _checked(self, context: Context) -> tuple[bytes, dict[str, Any]]:
         facts = _facts(context)
         value = facts if self.message is None else self.message
         if isinstance(value, bytes):
             content = value
         else:
-            content = (value if isinstance(value, str) else json.dumps(value, default=_as_text)).encode()
+            content = (value if isinstance(value, str) else json.dumps(json_safe(value))).encode()
         properties = {f"airflow.{name}": str(facts[name]) for name in _TEXTS if facts.get(name)}
-        properties |= {str(name): str(text) for name, text in self.properties.items()}
+        properties |= {str(name): str(text) for name, text in _mapping(self.properties).items()}
         key = self.key
+        if key is not None and not isinstance(key, str):
+            validation.refuse(f"key must be a text, not {type(key).__name__}")
         if key is None and facts.get("dag_id"):
             key = f"{facts['dag_id']}/{facts.get('run_id', '')}"
         return content, {"partition_key": key, "properties": properties}
+
+
+def _mapping(properties: object) -> Mapping[str, str]:
+    if not isinstance(properties, Mapping):
+        validation.refuse(f"properties must be a dict of texts, not {type(properties).__name__}")
+    return properties
 
 
 def _facts(context: Context) -> dict[str, Any]:
@@ -123,7 +143,7 @@ def _facts(context: Context) -> dict[str, Any]:
         "state": _final(getattr(ti if ti is not None else run, "state", None)),
         "reason": given.get("reason"),
         # An exception of the author's code may repeat a secret.
-        "exception": None if given.get("exception") is None else redacted(str(given["exception"])),
+        "exception": None if given.get("exception") is None else redacted(text_of(given["exception"]))[:_ERROR_LENGTH],
     }
     return {name: _plain(value) for name, value in found.items() if value is not None}
 

@@ -8,9 +8,9 @@ run. Success is the load's own report, in its output or its manifest, never an e
 from __future__ import annotations
 
 import json
-import time
+import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from airflow_provider_pulsar.spark_options import (
     refuse_secrets,
     source_options,
 )
+from airflow_provider_pulsar.spark_properties import is_set
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
@@ -51,6 +52,14 @@ _STATE = "pulsar_load"
 # Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
 _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
+# Options of the source that arguments of the operator stand for, in lower case.
+_OWN_OPTIONS = {
+    **dict.fromkeys(("topic", "topics", "topicspattern"), "the argument topic names what is loaded"),
+    "service.url": "the address belongs to the connection and its secret; an address that only Spark uses is the "
+    "connection's field spark_service_url",
+}
+_PATHS = ("output_path", "commits", "manifest", "spark_environment")
+_TEXTS = ("topic", *_PATHS, "subscription", "table", "replace_where", "value_schema", "corrupt_column")
 
 
 class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmitOperator):
@@ -95,7 +104,9 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
     :param replace_where: of an overwrite, the SQL condition of the rows that belong to the interval, by default the
         interval of `__publishTime`. Templated.
     :param manifest: path of the manifest, by default beside the output.
-    :param source_options: further options of `format("pulsar")`, such as `timeSlackMs`; a secret is refused.
+    :param source_options: further options of `format("pulsar")`, such as `timeSlackMs`; they win over those of the
+        connection. A secret, the topic and `service.url` are refused. With `credentialsRef` the connection's secret is
+        not handed over.
     :param verify_manifest: with deploy mode cluster, read the manifest to see that the load is done (default True); the
         path must be one that Airflow's ObjectStoragePath can read.
     :param deferrable: wait in the triggerer for the driver of a standalone cluster (deploy mode cluster), which its
@@ -169,8 +180,10 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             validation.refuse("PulsarSparkLoadOperator needs a topic and an output_path")
         if "application_args" in kwargs:
             validation.refuse("application_args is made by PulsarSparkLoadOperator; use its own arguments")
-        if isinstance(partition_by, str):
-            validation.refuse("partition_by must be a list of column names, not a text")
+        partition_by = _names("partition_by", partition_by)
+        if metadata is not None:
+            metadata = _names("metadata", metadata)
+        derive = validation.texts("derive", derive)
         validation.number("min_rows", min_rows, 0)
         super().__init__(pulsar_conn_id=pulsar_conn_id, spark_environment=spark_environment, name=name, **kwargs)
         self.topic = topic
@@ -192,23 +205,33 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         self.table = table
         self.write_mode = write_mode
         self.replace_where = replace_where
-        self.derive = dict(derive or {})
-        self.partition_by = list(partition_by)
-        self.metadata = None if metadata is None else list(metadata)
+        self.derive = derive
+        self.partition_by = partition_by
+        self.metadata = metadata
         self.manifest = manifest
         # A template of the whole mapping is known only after rendering.
-        self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
+        options = {} if source_options is None else source_options
+        self.source_options: Any = dict(options) if isinstance(options, Mapping) else options
         self.verify_manifest = verify_manifest
         self.deferrable = deferrable
         # A given bound that renders to nothing is an error; a bound that is left out may be missing.
         self._has_start = interval_start is not None
         self._identity: Mapping[str, Any] = {}
         self._lineage = TaskLineage()
+        for name in _PATHS:
+            if isinstance(path := getattr(self, name), os.PathLike):
+                setattr(self, name, os.fspath(path))
+        self._given = validation.Given(
+            self, "commits", "subscription", "manifest", "table", "replace_where", "spark_environment"
+        )
+        self._check_texts(is_rendered=False)
         self._refuse_pulsar_secrets()
         self._bounds(is_rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # ours returns the result
         """Run the load and return its result."""
+        self._given.check(self)
+        self._check_texts(is_rendered=True)
         self._refuse_pulsar_secrets()
         self._bounds(is_rendered=True)
         if not self.application:
@@ -258,8 +281,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
                 kwargs={"attempt": self._identity["attempt"]},
                 timeout=self.execution_timeout,
             )
-        while (status := hook.rest_server.status(driver_id)).is_active:
-            time.sleep(self._status_poll_interval)
+        status = hook.rest_server.wait(driver_id, self._status_poll_interval)
         self._check_driver(driver_id, status.state, status.message)
 
     def execute_complete(
@@ -304,17 +326,29 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
 
     # ---- request -----------------------------------------------------------------------------------------------------
 
+    def _check_texts(self, *, is_rendered: bool) -> None:
+        """Raise for an argument that is no text, as far as it is known yet."""
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if (value is not None or name in ("topic", "output_path")) and (is_rendered or _is_known(value)):
+                validation.text(name, value)
+
     def _refuse_pulsar_secrets(self) -> None:
         super()._refuse_pulsar_secrets()
         options = self.source_options
         if not isinstance(options, Mapping):
-            if intervals.is_template(options):
+            if not _is_known(options):
                 return
             validation.refuse("source_options must be a mapping of option names to texts")
         if found := secrets.secret_names(options):
             refuse_literals("source_options", found)
+        if not all(isinstance(each, str) or not _is_known(each) for pair in options.items() for each in pair):
+            validation.refuse("source_options must be a mapping of option names to texts")
         reference = next((str(text) for name, text in options.items() if name.lower() == "credentialsref"), "")
         refuse_secrets("conf", self.conf, referenced_key("source_options", reference))
+        for name in options:
+            if reason := _OWN_OPTIONS.get(name.lower()):
+                validation.refuse(f"source_options must not have {name!r}: {reason}")
 
     def _bounds(self, *, is_rendered: bool) -> dict[str, str]:
         """Return the bounds as options of the source; raises for an invalid interval, as far as it is known yet."""
@@ -326,7 +360,9 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         return bounds.options(is_rendered=is_rendered)
 
     def _request(self, options: Mapping[str, object], reference: str | None) -> dict[str, Any]:
-        source = {**source_options(options), "topic": self.topic, **self.source_options}
+        # Names of options have no case: the connection's option would stand beside that of the user.
+        ours = {name: text for name, text in source_options(options).items() if not is_set(self.source_options, name)}
+        source = {**ours, "topic": self.topic, **self.source_options}
         source.update(self._bounds(is_rendered=True))
         if reference:
             source["credentialsRef"] = reference
@@ -457,7 +493,8 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
     def _prepare_submit(self, hook: PulsarSparkSubmitHook) -> None:
         hook.process_env |= self._process_env()
         pulsar = self._pulsar_hook()
-        request = self._request(pulsar.connection_options(), self._hand_over(hook, pulsar))
+        has_own = is_set(self.source_options, "credentialsRef")
+        request = self._request(pulsar.connection_options(), None if has_own else self._hand_over(hook, pulsar))
         hook.set_arguments(["--request", json.dumps(request)])
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
@@ -487,3 +524,16 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         # Without a hook nothing was started.
         if self._hook is not None:
             super().on_kill()
+
+
+def _is_known(value: object) -> bool:
+    """Return True unless a value is known only after rendering: a template, or the result of an upstream task."""
+    return not intervals.is_template(value) or (isinstance(value, Collection) and not isinstance(value, str))
+
+
+def _names(name: str, value: Any) -> list[str]:
+    """Return the names of columns; raises ValueError for anything else."""
+    is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    if not is_list or not all(isinstance(each, str) and each.strip() for each in value):
+        validation.refuse(f"{name} must be a list of column names, not {type(value).__name__}")
+    return list(value)

@@ -2,9 +2,10 @@
 
 Rules: listeners run in the scheduler's loop, in the api-server and in every task's process, so a listener never waits
 for the broker and never raises: it puts the event into a bounded queue that one daemon thread of the process sends
-from. Only `before_stopping` waits, for at most `topic_check_timeout` seconds, so that a task's last event is stored. A
-topic that does not exist is never created; events are dropped, and counted in the log, until it is there. Nothing is
-imported from the client, and no thread is started, before the first event. A forked process begins anew.
+from. Only `before_stopping` waits, for at most `topic_check_timeout` seconds, so that a task's last event is stored. No
+producer is created for a topic that does not exist; its events are dropped until it is there, and the log then has
+their number. Nothing is imported from the client, and no thread is started, before the first event. A forked process
+begins anew.
 
 Each message is a JSON object with schema_version, source, event, timestamp and the fields of the run or task; its key
 is "dag_id/run_id", so that the events of a run are in one partition, in their order.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import queue
 import sys
@@ -33,12 +35,14 @@ from airflow_provider_pulsar.context import redacted
 
 if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-    from pulsar_native import Client, Producer
+    from pulsar_native import AdminClient, Client, ClientConfig, Producer
 
 SECTION = "pulsar_event_producer"
 SCHEMA_VERSION = 1
 # Events of one process that wait for the broker.
 _MOST_WAITING = 10_000
+# Limit of the text of an exception, far below the largest message of a broker.
+_ERROR_LENGTH = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -81,9 +85,23 @@ class Options:
         return Options(
             pulsar_conn_id=conf.get(SECTION, "pulsar_conn_id", fallback="") or "pulsar_default",
             source=conf.get(SECTION, "source", fallback="") or host,
-            topic_check_timeout=conf.getfloat(SECTION, "topic_check_timeout", fallback=10),
-            topic_check_retry_interval=conf.getfloat(SECTION, "topic_check_retry_interval", fallback=60),
+            topic_check_timeout=_seconds("topic_check_timeout", 0.1, Options.topic_check_timeout),
+            topic_check_retry_interval=_seconds("topic_check_retry_interval", 0, Options.topic_check_retry_interval),
         )
+
+
+def _seconds(option: str, least: float, default: float) -> float:
+    """Return an option in seconds; log a wrong one and return the default in its place."""
+    text = conf.get(SECTION, option, fallback="") or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if least <= value < math.inf:
+        return value
+    what = f"must be a number of seconds, at least {least:g}, not {text!r}"
+    _log.warning("[%s] %s %s: the default %g is used", SECTION, option, what, default)
+    return default
 
 
 @dataclass(frozen=True)
@@ -178,6 +196,8 @@ class EventPublisher:
             found = client.create_producer(self._name(topic), block_if_queue_full=False, batching_enabled=True)
             self._producers[topic] = found
             _log.info("Events go to %s as %s", topic, self._options.source)
+            if self._dropped:
+                _log.warning("The topic %s is there after %s lost events of this process", topic, self._dropped)
         return found
 
     def _opened(self) -> Client:
@@ -192,19 +212,38 @@ class EventPublisher:
                 self._read_connection()
             assert self._hook is not None
             config = self._hook.client_config()
-            seconds = min(self._options.topic_check_timeout, config.operation_timeout_seconds)
-            self._client = Client.from_config(replace(config, operation_timeout_seconds=seconds))
+            self._client = Client.from_config(replace(config, operation_timeout_seconds=self._limit(config)))
         return self._client
 
     def _require(self, topic: str) -> None:
         """Raise `TopicNotFound` unless the topic exists: a producer would create it, without its partitions."""
-        assert self._hook is not None and self._client is not None
-        admin = self._hook.get_admin()
+        assert self._client is not None
+        admin = self._admin()
         if admin is None:
             self._client.get_partition_count(self._name(topic))
             return
         with admin:
             admin.partitions(self._name(topic))
+
+    def _limit(self, config: ClientConfig) -> float:
+        return min(self._options.topic_check_timeout, config.operation_timeout_seconds)
+
+    def _admin(self) -> AdminClient | None:
+        """Return an admin client like the hook's, with the limit of a look; None without an admin URL."""
+        from pulsar_native import AdminClient
+
+        assert self._hook is not None
+        url, config = self._hook.connection_options().get("admin_url"), self._hook.client_config()
+        if url is None:
+            return None
+        return AdminClient(
+            str(url),
+            config.authentication,  # type: ignore[arg-type]  # a plug-in, as the hook has made it
+            tls_trust_certs_file_path=config.tls_trust_certs_file_path,
+            tls_allow_insecure_connection=config.tls_allow_insecure_connection,
+            tls_validate_hostname=config.tls_validate_hostname,
+            timeout_seconds=self._limit(config),
+        )
 
     def _name(self, topic: str) -> str:
         assert self._hook is not None
@@ -261,8 +300,8 @@ class _Sender:
     def _reset(self) -> None:
         self._publisher = None
 
-    def send(self, topic: str, event: str, dag_id: str, run_id: str, fields: dict[str, Any]) -> None:
-        """Queue an event."""
+    def send(self, topic: str, event: str, dag_id: str, run_id: str, fields: Callable[[], dict[str, Any]]) -> None:
+        """Queue an event with these fields."""
         try:
             if self._publisher is None:
                 self._publisher = EventPublisher(self._options)
@@ -271,11 +310,13 @@ class _Sender:
                 "source": self._options.source,
                 "event": event,
                 "timestamp": datetime.now(UTC).isoformat(),
-                **fields,
+                **fields(),
             }
             self._publisher.put(topic, f"{dag_id}/{run_id}", body)
         except Exception as error:
-            _log.warning("The event %s of %s is lost: %s: %s", event, dag_id, type(error).__name__, error)
+            from pulsar_native.jobs.failures import reason_of
+
+            _log.warning("The event %s of %s is lost: %s", event, dag_id, reason_of(error, redacted))
 
     def flush(self) -> None:
         """Wait for the receipts of what was queued."""
@@ -309,10 +350,8 @@ class DagRunListener:
     def _send(self, state: str, run: Any, msg: str) -> None:
         if not self._dags.passes(run.dag_id):
             return
-        fields: dict[str, Any] = {"dag_id": run.dag_id, "run_id": run.run_id}
-        for name in ("run_type", "logical_date", "start_date", "end_date"):
-            fields[name] = _text(getattr(run, name, None))
-        self._sender.send(self._topic, f"dag_run.{state}", run.dag_id, run.run_id, {**fields, "msg": msg or ""})
+        event = f"dag_run.{state}"
+        self._sender.send(self._topic, event, run.dag_id, run.run_id, lambda: _run_fields(run, msg))
 
 
 class TaskInstanceListener:
@@ -344,11 +383,8 @@ class TaskInstanceListener:
     def _send(self, state: str, previous: Any, ti: Any, error: object = None) -> None:
         if not (self._dags.passes(ti.dag_id) and self._tasks.passes(ti.task_id)):
             return
-        fields = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "try_number", "map_index")}
-        fields["previous_state"] = None if previous is None else str(previous)
-        if error is not None:
-            fields["error"] = redacted(str(error))
-        self._sender.send(self._topic, f"task_instance.{state}", ti.dag_id, ti.run_id, fields)
+        event = f"task_instance.{state}"
+        self._sender.send(self._topic, event, ti.dag_id, ti.run_id, lambda: _task_fields(ti, previous, error))
 
 
 class LifecycleListener:
@@ -381,6 +417,23 @@ def enabled_listeners() -> list[object]:
 
 def _topic(option: str) -> str:
     return str(conf.get(SECTION, option, fallback="") or "airflow.events")
+
+
+def _run_fields(run: Any, msg: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"dag_id": run.dag_id, "run_id": run.run_id}
+    for name in ("run_type", "logical_date", "start_date", "end_date"):
+        fields[name] = _text(getattr(run, name, None))
+    return {**fields, "msg": msg or ""}
+
+
+def _task_fields(ti: Any, previous: object, error: object) -> dict[str, Any]:
+    fields = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "try_number", "map_index")}
+    fields["previous_state"] = None if previous is None else str(previous)
+    if error is not None:
+        from pulsar_native.jobs.failures import text_of
+
+        fields["error"] = redacted(text_of(error))[:_ERROR_LENGTH]
+    return fields
 
 
 def _text(value: object) -> str:

@@ -21,6 +21,8 @@ def db_hook(conn_id: str, hook_params: Mapping[str, Any] | None) -> DbApiHook:
         raise missing("sql", "A transfer from or to a database") from error
     from airflow.sdk import BaseHook
 
+    if hook_params is not None and not isinstance(hook_params, Mapping):
+        validation.refuse(f"sql_hook_params must be a mapping, not {type(hook_params).__name__}")
     connection: Any = BaseHook.get_connection(conn_id)
     hook = connection.get_hook(hook_params=dict(hook_params or {}))
     if not isinstance(hook, DbApiHook):

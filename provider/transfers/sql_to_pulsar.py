@@ -25,7 +25,8 @@ class SqlToPulsarOperator(PublishOperator):
     Rows are streamed: with a server-side cursor of psycopg2, psycopg, MySQLdb and pymysql, and by the driver's usual
     cursor elsewhere. A row is a dict by column name. Without a schema it is published as JSON (times and durations in
     ISO-8601, decimals, UUIDs and network addresses as text; bytes, NaN and infinity are refused: convert them in sql);
-    `schema` and `schema_definition` give it types.
+    `schema` and `schema_definition` give it types. psycopg2 itself returns an infinite date as 9999-12-31 and the time
+    24:00 as 00:00, where psycopg raises.
 
     With deduplication a retry stores each row once, as long as the query returns the same rows in the same order: use
     ORDER BY on a unique key, and select by the run's interval rather than by the present time. Other rows than before

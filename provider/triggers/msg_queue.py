@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import StreamOptions
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES
@@ -116,9 +117,10 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         pulsar_conn_id: str = "pulsar_default",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.topic = topic if topic is None or isinstance(topic, str) else list(topic)
+        is_list = isinstance(topic, Sequence) and not isinstance(topic, str | bytes)
+        self.topic = list(topic) if is_list else topic  # type: ignore[arg-type]
         self.topic_pattern = topic_pattern
-        self.match = None if match is None else dict(match)
+        self.match = dict(match) if isinstance(match, Mapping) else match
         self.match_function = match_function
         self.decode = decode
         self.payload = payload
@@ -227,8 +229,9 @@ def asset_names(store: object) -> list[str]:
 
 def _checked(arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for wrong arguments."""
-    stream_options(arguments, arguments.get("subscription") or "default")
+    stream_options(arguments, arguments.get("subscription", "default"))
     MessageMatch(arguments.get("match"))
+    validation.text("pulsar_conn_id", arguments.get("pulsar_conn_id", "pulsar_default"))
     _canonical(arguments)
     if (path := arguments.get("match_function")) is not None:
         check_allowed(path)
@@ -246,6 +249,8 @@ def stream_options(
 ) -> StreamOptions:
     """Return the options of a stream; raises ValueError for a wrong argument."""
     topic = arguments.get("topic")
+    if topic is not None and not isinstance(topic, str | list):
+        validation.refuse(f"topic must be a text or a list of texts, not {topic!r}")
     return StreamOptions(
         subscription,
         (topic,) if isinstance(topic, str) else tuple(topic or ()),

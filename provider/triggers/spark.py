@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
+from airflow_provider_pulsar.hooks.spark_rest import UNREACHABLE_SECONDS, DriverWatch, SparkRestServer
 from airflow_provider_pulsar.triggers.watching import LOG_SECONDS
 
 
@@ -28,7 +28,11 @@ class SparkDriverTrigger(BaseTrigger):
     """
 
     def __init__(
-        self, rest_urls: Sequence[str], driver_id: str, poll_interval: float = 10, unreachable_seconds: float = 600
+        self,
+        rest_urls: Sequence[str],
+        driver_id: str,
+        poll_interval: float = 10,
+        unreachable_seconds: float = UNREACHABLE_SECONDS,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rest_urls = list(rest_urls)
@@ -48,21 +52,17 @@ class SparkDriverTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait and send the event."""
-        server = SparkRestServer(self.rest_urls)
-        answered = time.monotonic()
+        server, watch = SparkRestServer(self.rest_urls), DriverWatch(self.unreachable_seconds)
         logged, logged_at = "", 0.0
         while True:
             try:
-                status = await server.astatus(self.driver_id)
-                answered, seen = time.monotonic(), status.state
-                if not status.is_active:
-                    yield self._event(status.state, status.message)
-                    return
+                status = watch.answered(await server.astatus(self.driver_id))
             except AirflowException as error:
-                seen = str(error)
-                if time.monotonic() - answered >= self.unreachable_seconds:
-                    yield self._event("UNREACHABLE", seen)
-                    return
+                status = watch.failed(error)
+            if not status.is_active:
+                yield self._event(status.state, status.message)
+                return
+            seen = status.message or status.state
             if seen != logged or time.monotonic() - logged_at >= LOG_SECONDS:
                 logged, logged_at = seen, time.monotonic()
                 self.log.info("Waiting for the Spark driver %s: %s", self.driver_id, seen)

@@ -189,11 +189,13 @@ def test_guide_event_driven_dag_becomes_green(
     # The broker is shared: the topic gets a name that nobody else uses.
     topic = f"orders-{os.getpid()}"
     stack.write_dag_file("paid-orders", block.text.replace('topic="orders"', f"topic={topic!r}"))
-    command = re.fullmatch(r"python -m pulsar_native publish orders -m '(.*)'", guide("python -m pulsar_native "))
-    assert command is not None
+    # The subscription is the watcher's: the topic of a broker as installed would be deleted before Airflow is ready.
+    pattern = r"python -m pulsar_native publish orders (--create-subscription paid-orders) -m '(.*)'"
+    command = re.fullmatch(pattern, guide("python -m pulsar_native "))
+    assert command is not None and 'subscription="paid-orders"' in block.text
     # Sent before the watcher may have subscribed, as somebody in a hurry does.
     urls = {"PULSAR_SERVICE_URL": broker.service_url, "PULSAR_ADMIN_URL": broker.admin_url}
-    publish = f"{complete.python} -m pulsar_native publish {topic} -q -b {broker.service_url} -m".split()
-    subprocess.run([*publish, command[1]], env={**os.environ, **urls}, check=True, timeout=_SECONDS)
+    publish = f"{complete.python} -m pulsar_native publish {topic} {command[1]} -q -b {broker.service_url} -m".split()
+    subprocess.run([*publish, command[2]], env={**os.environ, **urls}, check=True, timeout=_SECONDS)
     (run,) = stack.wait_runs("paid-orders", 1)
     assert run.succeeded().xcom("collect") == ["ann"]

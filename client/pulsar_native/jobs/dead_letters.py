@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.jobs.failures import JobFailed
+from pulsar_native.jobs.failures import JobFailed, text_of
 from pulsar_native.jobs.json_values import encodable
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def dead_letter_properties(
     }
     if cause is not None:
         parts["EXCEPTION_TYPE"] = type(cause).__name__
-        parts["EXCEPTION_MESSAGE"] = encodable(redact(str(cause))[:_CAUSE_LENGTH])
+        parts["EXCEPTION_MESSAGE"] = encodable(redact(text_of(cause))[:_CAUSE_LENGTH])
     return parts
 
 

@@ -56,14 +56,22 @@ def is_permanent(error: BaseException) -> bool:
     )
 
 
+def text_of(error: object) -> str:
+    """Return the text of an error; its type's name where `__str__` of a user's class raises or returns no text."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
 def reason_of(error: BaseException, redact: Callable[[str], str] = str, limit: int = 300) -> str:
     """Return type and text of an error for a record: without secrets, and as every encoder and database takes it."""
-    text: str = encodable(redact(str(error).rstrip("."))[:limit])
+    text: str = encodable(redact(text_of(error).rstrip("."))[:limit])
     return f"{type(error).__name__}: {text}"
 
 
 def explain(error: BaseException, *, action: str, stage: str) -> str:
     """Return one line: action, stage, reason and fix."""
     hint = _HINTS.get(type(error).__name__)
-    reason = str(error).rstrip(".") or type(error).__name__
+    reason = text_of(error).rstrip(".") or type(error).__name__
     return f"{action} failed at the stage '{stage}': {type(error).__name__}: {reason}" + (f" - {hint}" if hint else "")

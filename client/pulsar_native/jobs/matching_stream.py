@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -89,9 +90,9 @@ class StreamOptions:
         validation.choice("initial_position", self.initial_position, POSITIONS)
         validation.choice("decode", self.decode, DECODERS)
         validation.choice("payload", self.payload, PAYLOADS)
-        validation.number("payload_limit_bytes", self.payload_limit_bytes, 1024)
-        validation.number("receiver_queue_size", self.receiver_queue_size, 1, maximum=10_000)
-        validation.number("max_redeliver_count", self.max_redeliver_count, 0)
+        _whole("payload_limit_bytes", self.payload_limit_bytes, 1024)
+        _whole("receiver_queue_size", self.receiver_queue_size, 1, maximum=10_000)
+        _whole("max_redeliver_count", self.max_redeliver_count, 0)
         if self.dead_letter_topic is not None:
             validation.text("dead_letter_topic", self.dead_letter_topic)
 
@@ -269,11 +270,13 @@ class MatchingStream:
                 result = await asyncio.to_thread(_called, self._predicate, record)
             if inspect.isawaitable(result):
                 result = await result
-        except SystemExit as error:
-            raise RuntimeError("the predicate called sys.exit") from error
-        if is_generator(result):
-            raise TypeError("the predicate is a generator function, of which nothing has run")
-        return bool(result)
+            if is_generator(result):
+                raise TypeError("the predicate is a generator function, of which nothing has run")
+            return bool(result)
+        except BaseException as error:
+            if not _is_of_caller(error):
+                _raise_ordinary(error)
+            raise
 
     def _reason(self, error: Exception) -> str:
         return reason_of(error, self._redact)
@@ -393,11 +396,36 @@ def _matched(message: Message, decoded: tuple[Any, str]) -> Any:
 
 
 def _called(predicate: Predicate, record: Mapping[str, Any]) -> Any:
-    """Return a predicate's result; its exceptions that asyncio gives another meaning become a RuntimeError."""
+    """Return a predicate's result; see `_raise_ordinary` for its exceptions."""
     try:
         return predicate(record)
-    except (StopIteration, asyncio.CancelledError) as error:
-        raise RuntimeError(f"the predicate raised {type(error).__name__}") from error
+    except BaseException as error:
+        _raise_ordinary(error)
+        raise
+
+
+def _raise_ordinary(error: BaseException) -> None:
+    """Raise a RuntimeError in place of an exception that has another meaning to Python or asyncio."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return
+    what = "called sys.exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+    raise RuntimeError(f"the predicate {what}") from error
+
+
+def _is_of_caller(error: BaseException) -> bool:
+    """Return True for a cancellation of the running task, and for the close of the coroutine that calls this."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    # A close raises in the caller's own frame; what a predicate raises has its frames, too.
+    traceback = error.__traceback__
+    return isinstance(error, GeneratorExit) and traceback is not None and traceback.tb_next is None
+
+
+def _whole(name: str, value: object, minimum: int, *, maximum: float = math.inf) -> None:
+    validation.number(name, value, minimum, maximum=maximum)
+    if not isinstance(value, int):
+        validation.refuse(f"{name} must be a whole number, not {value!r}")
 
 
 def _place(message: Message) -> str:

@@ -187,8 +187,8 @@ class MessageHandler:
             result = self._function(handled[0])
         except self._passing:
             raise
-        except Exception as error:
-            self.policy.failed(handled[0], error, batch)
+        except (Exception, asyncio.CancelledError) as error:
+            self.policy.failed(handled[0], _ordinary(error), batch)
             return
         if inspect.isawaitable(result):
             if self._loop is None:
@@ -229,8 +229,8 @@ class MessageHandler:
                     result = each.result()
                 except self._passing:
                     raise
-                except Exception as error:
-                    self.policy.failed(handled[0], error, batch)
+                except (Exception, asyncio.CancelledError) as error:
+                    self.policy.failed(handled[0], _ordinary(error), batch)
                 else:
                     self._apply(handled, result, batch)
         done, self._done = self._done, []
@@ -258,6 +258,11 @@ class MessageHandler:
                 each.exception()
         self._running.clear()
         loop.close()
+
+
+def _ordinary(error: BaseException) -> Exception:
+    """Return the error of a call; a RuntimeError for a CancelledError, which asyncio takes for a cancellation."""
+    return error if isinstance(error, Exception) else RuntimeError("process_message raised CancelledError")
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import topic_setup
 from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
-from pulsar_native.jobs.failures import JobRefused, is_permanent, reason_of
+from pulsar_native.jobs.failures import JobRefused, is_permanent, reason_of, text_of
 from pulsar_native.jobs.publication import (
     ContentChanged,
     ContentDigest,
@@ -174,7 +174,7 @@ class PublishJob:
             parts = self._mapping.parts(self._codec.typed(item, rows))
             return self._codec.encode(parts.value), parts
         except ValueError as error:
-            raise ValueError(f"message {number}: {error}") from error
+            raise ValueError(f"message {number}: {text_of(error)}") from error
 
     def digest(self) -> ContentDigest:
         """Return an empty digest."""

@@ -137,6 +137,15 @@ def test_letter_cause_with_lone_surrogate_is_encodable() -> None:
     assert published(received(), ValueError("no \ud83d"))[2]["properties"]["EXCEPTION_MESSAGE"] == "no ?"
 
 
+def test_letter_cause_without_text_is_its_type() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    properties = published(received(), Unprintable())[2]["properties"]
+    assert properties["EXCEPTION_TYPE"] == properties["EXCEPTION_MESSAGE"] == "Unprintable"
+
+
 def test_retry_letter_counts_and_delays() -> None:
     topic, _, options = published(received(), retry=True, retry_delay_seconds=2.5)
     assert (topic, options["deliver_after"]) == (RETRY, 2500)

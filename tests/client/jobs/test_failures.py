@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_native import exceptions as errors
-from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent, reason_of
+from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent, reason_of, text_of
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,28 @@ def test_reason_is_redacted_cut_and_encodable() -> None:
     assert found == "ValueError: ***: no city ??" + "x" * 5
     assert reason_of(KeyError("a")) == "KeyError: 'a'"
     assert reason_of(OSError("no such file.")) == "OSError: no such file"
+
+
+class Unprintable(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Untyped(Exception):
+    """An exception whose text is none."""
+
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("kind", [Unprintable, Untyped])
+def test_text_of_error_without_text_is_its_type(kind: type[Exception]) -> None:
+    name = kind.__name__
+    assert text_of(kind()) == name
+    assert reason_of(kind()) == f"{name}: {name}"
+    assert explain(kind(), action="a", stage="b") == f"a failed at the stage 'b': {name}: {name}"
 
 
 def test_explain_names_stage_reason_and_fix() -> None:

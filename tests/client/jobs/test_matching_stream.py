@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConnectError, Consumer, InitialPosition, Timeout
+from pulsar_native import Client, ConnectError, Consumer, InitialPosition, Message, Timeout
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate, StreamOptions
@@ -386,6 +386,100 @@ async def test_stream_predicate_wrong_becomes_dead_letter(
     assert (data, properties["EXCEPTION_TYPE"]) == (b"a", kind) and words in properties["EXCEPTION_MESSAGE"]
 
 
+class Unprintable(ValueError):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+class Untyped(ValueError):
+    """An exception whose text is none."""
+
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]
+
+
+class Abort(BaseException):
+    """An exception that is no `Exception`."""
+
+
+WITHOUT_TEXT = (Unprintable, Untyped)
+RAISED = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, Abort, *WITHOUT_TEXT)
+
+
+def raising(record: Mapping[str, Any]) -> bool:
+    """Raise the exception that the message names."""
+    for kind in RAISED:
+        if kind.__name__ == record["value"]:
+            raise kind
+    return True
+
+
+async def raising_later(record: Mapping[str, Any]) -> bool:
+    """Raise the exception that the message names, after a switch of tasks."""
+    await asyncio.sleep(0)
+    if record["value"] == "CancelledError":
+        cancelled = asyncio.ensure_future(asyncio.sleep(9))
+        cancelled.cancel()
+        await cancelled
+    return raising(record)
+
+
+@pytest.mark.parametrize("predicate", [raising, raising_later])
+async def test_stream_predicate_base_exception_is_buried(
+    client: Client, broker: Broker, topic: NewTopic, predicate: Predicate
+) -> None:
+    name = topic()
+    publish(client, name, [*(kind.__name__.encode() for kind in RAISED), b"good"])
+    async with opened(broker, name, None, predicate, max_redeliver_count=0) as made:
+        assert await made.values(1) == ["good"]
+        assert made.connections == 1
+    found = await asyncio.to_thread(letters, client, name, len(RAISED))
+    assert [(data.decode(), parts["EXCEPTION_TYPE"], parts["EXCEPTION_MESSAGE"]) for data, parts in found] == [
+        (kind.__name__, kind.__name__, kind.__name__)
+        if kind in WITHOUT_TEXT
+        else (kind.__name__, "RuntimeError", f"the predicate raised {kind.__name__}")
+        for kind in RAISED
+    ]
+
+
+async def test_stream_cancelled_in_predicate_stops(client: Client, broker: Broker, topic: NewTopic) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def hanging(record: Mapping[str, Any]) -> bool:
+        started.set()
+        await ended.wait()
+        return True
+
+    name = topic()
+    publish(client, name, [b"a"])
+    async with opened(broker, name, None, hanging) as made:
+        task = asyncio.ensure_future(anext(made.stream.events()))
+        await asyncio.wait_for(started.wait(), 20)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        ended.set()
+        assert task.cancelled()
+    assert made.log.warnings == []
+
+
+async def test_stream_closed_in_predicate_stops(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"a"])
+    message = await asyncio.to_thread(received, client, name)
+    async with opened(broker, name, None, raising_later) as made:
+        judging = made.stream._predicted(message, ("a", "text"))
+        judging.send(None)
+        judging.close()
+
+
+def received(client: Client, topic: str) -> Message:
+    """Return the first message of a topic."""
+    with client.subscribe(topic, "r", initial_position=InitialPosition.Earliest) as consumer:
+        return consumer.receive(20_000)
+
+
 async def test_stream_letter_is_redacted(client: Client, broker: Broker, topic: NewTopic) -> None:
     def predicate(record: Mapping[str, Any]) -> bool:
         raise OSError("GET /?key=topsecret failed")
@@ -472,6 +566,9 @@ async def test_stream_renews_deliveries_of_the_same_message(client: Client, brok
         ({"payload_limit_bytes": 10}, "payload_limit_bytes must be a number of at least 1024"),
         ({"receiver_queue_size": 0}, "receiver_queue_size must be a number of at least 1"),
         ({"max_redeliver_count": -1}, "max_redeliver_count must be a number of at least 0"),
+        ({"payload_limit_bytes": 2000.5}, "payload_limit_bytes must be a whole number, not 2000.5"),
+        ({"receiver_queue_size": 1.5}, "receiver_queue_size must be a whole number, not 1.5"),
+        ({"max_redeliver_count": 1.5}, "max_redeliver_count must be a whole number, not 1.5"),
         ({"dead_letter_topic": ""}, "dead_letter_topic must be a text"),
     ],
 )

@@ -151,6 +151,22 @@ def test_failure_by_policy_lets_others_go_on(on_error: str, name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_cancelled_error_of_the_function_is_a_failure(is_async: bool) -> None:
+    """As the result of a future that was cancelled raises it."""
+
+    def now(message: Message) -> None:
+        if message.data() == b"0":
+            raise asyncio.CancelledError
+
+    async def later(message: Message) -> None:
+        now(message)
+
+    found, manifest, batch, _ = handle(later if is_async else now, 2, "skip")
+    assert found == ["1"] and batch.others() == {TOPIC: [[7, 0, 0]]}
+    assert manifest["messages"][0]["error"] == "RuntimeError: process_message raised CancelledError"
+
+
 def test_failure_to_decode_follows_the_policy() -> None:
     policy, _ = policy_of("skip")
     handler, batch = MessageHandler("json", policy), new_batch()

@@ -282,6 +282,35 @@ def test_publish_error_text_is_redacted_and_storable() -> None:
         assert "secret" not in each and each.encode()
 
 
+class Unprintable(ValueError):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+class Key:
+    """A key that has no text either."""
+
+    def __str__(self) -> str:
+        raise Unprintable
+
+
+def test_publish_error_without_text_keeps_manifest() -> None:
+    def items() -> Iterator[str]:
+        yield ITEMS[0]
+        raise Unprintable
+
+    with pytest.raises(PublishIncomplete, match="First error: Unprintable: Unprintable") as caught:
+        Run().publish(items())
+    assert caught.value.manifest["stored"] == 1
+
+
+def test_check_error_without_text_names_the_message() -> None:
+    with pytest.raises(ValueError, match="message 0: Unprintable"):
+        Run().publish([{"k": Key()}], mapping=MessageMapping(key_field="k"))
+
+
 _WRONG = [{"value": "a"}, {"value": "b"}, {"value": "c", "properties": {"n": 5}}]
 
 

@@ -17,6 +17,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators.spark import pulsar_spark_task
+from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from environments import ROOT
 from pulsar_native import Client
 from pyspark_pulsar import connection_options
@@ -137,11 +138,74 @@ def test_connection_options_of_a_connect_session(
     assert (options, rows) == ({"service.url": broker.service_url}, 1)
 
 
-@pytest.mark.proves("K6")
-def test_task_spark_secret_for_remote_spark_is_refused(
-    connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, broker: Broker
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("pulsar_conn")
+def test_task_spark_coroutine_function_runs(
+    connect_port: int, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_REMOTE", json.dumps({"conn_type": "spark", "host": "spark://master", "port": 1}))
+    spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": connect_port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_REMOTE", json.dumps(spark))
+    dag = dag_in(
+        airflow_home,
+        "decorated_spark_coroutine",
+        """
+        @task.pulsar_spark(conn_id="spark_remote")
+        async def counted(spark, pulsar):
+            return spark.range(3).count()
+
+        counted()
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"counted": "success"}
+    assert xcom_of(run, "counted") == 3
+
+
+def test_task_spark_generator_raises_at_parsing() -> None:
+    def numbers(spark: Any) -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(ValueError, match=r"the function of @task\.pulsar_spark is a generator function"):
+        pulsar_spark_task(numbers)()
+
+
+def test_task_spark_positional_only_raises_at_parsing() -> None:
+    def numbers(spark: Any, /) -> None:
+        """Do nothing."""
+
+    with pytest.raises(ValueError, match="gives spark to its function by name: leave out the /"):
+        pulsar_spark_task(numbers)()
+
+
+def test_task_spark_own_variable_is_kept(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSAR_CREDENTIALS", "of the user")
+    conn_id = connection(service_url="pulsar://h:1", token="a-secret-token")
+
+    @pulsar_spark_task
+    def numbers(spark: Any) -> None:
+        """Do nothing."""
+
+    with numbers().operator._credentials(PulsarHook(conn_id)) as reference:
+        assert reference == "env:PULSAR_CREDENTIALS"
+        assert json.loads(os.environ["PULSAR_CREDENTIALS"])["token"] == "a-secret-token"
+    assert os.environ["PULSAR_CREDENTIALS"] == "of the user"
+
+
+@pytest.mark.proves("K6")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"host": "spark://master", "port": 1},
+        {"host": "local", "extra": {"spark.master": "spark://master:1"}},
+        {"extra": {"spark.remote": "sc://master:1"}},
+    ],
+)
+def test_task_spark_secret_for_remote_spark_is_refused(
+    fields: dict[str, Any], connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_REMOTE", json.dumps({"conn_type": "spark", **fields}))
     connection(service_url=broker.service_url, token="a-secret-token")
 
     @pulsar_spark_task(conn_id="remote")

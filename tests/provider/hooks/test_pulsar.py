@@ -120,6 +120,8 @@ def test_connection_empty_form_fields_are_defaults(connection: Connection) -> No
         ({"service_url": URL, "tls_validate_hostname": "maybe"}, "'tls_validate_hostname' must be true or false"),
         ({"service_url": URL, "admin_url": "pulsar://a:1"}, "admin URL"),
         ({"service_url": URL, "tls_certificate_file_path": "/a"}, "belong together"),
+        ({"service_url": URL, "tls_key_file_path": "/a"}, "and 'tls_key_file_path' .* belong together"),
+        ({"conn_type": "kafka", "bootstrap.servers": "a"}, "its type is 'kafka', not 'pulsar'; there is no field"),
     ],
 )
 def test_connection_errors_name_field_without_value(
@@ -528,10 +530,11 @@ def re_match(pattern: str, text: str) -> bool:
 @pytest.mark.proves("A2")
 def test_connection_test_refused_credentials(secure_broker: Standalone, secure: Connection) -> None:
     refused = "TCP ok, authentication failed: The broker refused the credentials"
-    assert tried(secure()) == (False, f"{refused}: Failed to authenticate")
+    missing = "no credentials were given: set authentication"
+    assert tried(secure()) == (False, f"{refused}: Failed to authenticate; {missing}")
     ok, text = tried(secure(token=secure_broker.token()[:-4] + "AAAA"))
     assert not ok
-    assert text.startswith(refused)
+    assert text.startswith(refused) and missing not in text
     tls = secure_broker.service_url_tls
     ok, text = tried(secure(service_url=tls, token=secure_broker.token()))
     assert not ok
@@ -553,6 +556,13 @@ def test_connection_test_topic(broker: Broker, secure_broker: Standalone, connec
     assert ok, text
     assert "lookup ok (answered, but not allowed for persistent://public/default/connection-test)" in text
     ok, text = tried(connection(**nobody, test_topic="public/default/mine"))
+    assert not ok
+    assert "lookup failed: " in text
+
+
+def test_connection_test_topic_in_default_namespace(broker: Broker, connection: Connection) -> None:
+    space = {"default_namespace": "public/no-such-namespace", "test_topic": "x"}
+    ok, text = tried(connection(service_url=broker.service_url, **space))
     assert not ok
     assert "lookup failed: " in text
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import airflow.sdk
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
@@ -115,6 +116,7 @@ def test_pem_files_end_with_their_process(tmp_path: Path) -> None:
         ({"tls_trust_certs": CERTIFICATE, "tls_trust_certs_file_path": "/ca.pem"}, "not both"),
         ({"tls_private_key": KEY.replace(_BODY[:8], "Proc-Ty:")}, "no base64 text, or one with a password"),
         ({"tls_certificate": CERTIFICATE}, "belong together"),
+        ({"tls_private_key": KEY}, r"\(or 'tls_private_key'\) belong together"),
         ({"auth_method": "athenz"}, "needs the field 'athenz_key_file_path'"),
         ({"auth_method": "athenz", "athenz_private_key": KEY}, "needs the field 'athenz_tenant_domain'"),
         ({"default_namespace": "public"}, "must be tenant/namespace"),
@@ -127,12 +129,24 @@ def test_pem_files_end_with_their_process(tmp_path: Path) -> None:
         ({"client_options": {"connections_per_broker": "two"}}, "connections_per_broker"),
         ({"topic_url_template": "ftp://console/{topic}"}, "must begin with http"),
         ({"topic_url_template": "https://console/{name}"}, "unknown name {name}"),
+        ({"spark_credentials_ref": "s3cret"}, "'spark_credentials_ref' must be env:NAME"),
+        ({"spark_credentials_ref": "token:s3cret"}, "'spark_credentials_ref' must be env:NAME"),
+        ({"spark_credentials_ref": "env:"}, "'spark_credentials_ref' must be env:NAME"),
+        ({"spark_service_url": "pulsar://u:s3cret@h:1"}, "'spark_service_url': .* must not hold credentials"),
+        ({"spark_admin_url": "http://u:s3cret@h:1"}, "'spark_admin_url': .* must not hold credentials"),
     ],
 )
 def test_connection_new_fields_wrong_values_raise(fields: dict[str, Any], message: str, connection: Connection) -> None:
     with pytest.raises(AirflowException, match=message) as caught:
         PulsarHook(connection(service_url=URL, **fields)).client_config()
     assert "s3cret" not in str(caught.value) and _BODY[:20] not in str(caught.value)
+
+
+def test_connection_half_surrogate_raises() -> None:
+    fields = {"service_url": URL, "oauth2_issuer_url": "http://i", "oauth2_private_key": "s3cret\ud800"}
+    read = airflow.sdk.Connection(conn_id="c", conn_type="pulsar", extra=json.dumps(fields))
+    with pytest.raises(AirflowException, match="'oauth2_private_key' has half of a surrogate pair"):
+        PulsarHook.of(read)
 
 
 # ---- Athenz ----------------------------------------------------------------------------------------------------------

@@ -77,13 +77,72 @@ def test_notifier_message_kinds(given: object, content: bytes, broker: Broker, t
     assert [each.data() for each in read_all(broker, name)] == [content]
 
 
+class Unprintable(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("exception", "text"), [(Unprintable(), "Unprintable"), (RuntimeError("x" * 6_000_000), "x" * 65_536)]
+)
+@pytest.mark.usefixtures("pulsar_conn")
+def test_notifier_exception_any_text_is_published(
+    exception: Exception, text: str, broker: Broker, topic: NewTopic
+) -> None:
+    name = topic()
+    context: Any = {"exception": exception}
+    PulsarNotifier(topic=name)(context)
+    (message,) = read_all(broker, name)
+    assert json.loads(message.data()) == {"exception": text}
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_notifier_message_is_json_without_nan(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    PulsarNotifier(topic=name, message={(1, 2): float("nan"), "b": b"\xff"})({})
+    (message,) = read_all(broker, name)
+    assert message.data() == b'{"(1, 2)": "nan", "b": {"base64": "/w=="}}'
+
+
+_ENDLESS: list[Any] = []
+_ENDLESS.append(_ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"message": _ENDLESS}, "RecursionError"),
+        ({"message": "\ud800"}, "UnicodeEncodeError"),
+        ({"message": [Unprintable()]}, "ValueError: no text"),
+        ({"key": 5}, "key must be a text, not int"),
+        ({"properties": None}, "properties must be a dict of texts, not NoneType"),
+        ({"properties": ["a"]}, "properties must be a dict of texts, not list"),
+    ],
+)
+@pytest.mark.usefixtures("pulsar_conn")
+async def test_notifier_unwritable_raises_airflow_exception(
+    options: dict[str, Any], words: str, topic: NewTopic
+) -> None:
+    made = PulsarNotifier(topic=topic())
+    # As after rendering.
+    vars(made).update(options)
+    with pytest.raises(AirflowException, match=f"failed at the stage 'message': .*{words}"):
+        made.notify({})
+    with pytest.raises(AirflowException, match=words):
+        await made.async_notify({})
+
+
 def test_notifier_broker_down_raises_in_time(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     connection(service_url="pulsar://127.0.0.1:1", operation_timeout_seconds=1)
     with pytest.raises(AirflowException, match="Notifying t failed"):
         PulsarNotifier(topic="t")({})
 
 
-@pytest.mark.parametrize("options", [{"topic": ""}, {"topic": "t", "send_timeout_seconds": 0}])
+@pytest.mark.parametrize(
+    "options", [{"topic": ""}, {"topic": "t", "send_timeout_seconds": 0}, {"topic": "t", "properties": ["ab"]}]
+)
 def test_notifier_wrong_arguments_raise(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"topic|send_timeout_seconds"):
+    with pytest.raises(ValueError, match=r"topic|send_timeout_seconds|properties must be a dict"):
         PulsarNotifier(**options)

@@ -209,6 +209,25 @@ def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) 
         ),
         ({"topic": "t", "output_path": "/x", "partition_by": "day"}, "partition_by"),
         ({"topic": "t", "output_path": "/x", "application_args": ["--request", "{}"]}, "application_args"),
+        ({"topic": b"t", "output_path": "/x"}, "topic must be a text"),
+        ({"topic": "t", "output_path": ["/x"]}, "output_path must be a text"),
+        ({"topic": "t", "output_path": "/x", "value_format": "avro", "value_schema": {"a": 1}}, "value_schema must be"),
+        ({"topic": "t", "output_path": "/x", "output_format": "delta", "table": ""}, "table must be a text"),
+        ({"topic": "t", "output_path": "/x", "output_format": "delta", "replace_where": 1}, "replace_where must be"),
+        ({"topic": "t", "output_path": "/x", "subscription": 5}, "subscription must be a text"),
+        ({"topic": "t", "output_path": "/x", "value_format": "auto", "value_mode": True}, "value_mode='true'"),
+        ({"topic": "t", "output_path": "/x", "derive": 5}, "derive must be a dict"),
+        ({"topic": "t", "output_path": "/x", "partition_by": None}, "partition_by must be a list"),
+        ({"topic": "t", "output_path": "/x", "metadata": 5}, "metadata must be a list"),
+        ({"topic": "t", "output_path": "/x", "metadata": "__key"}, "metadata must be a list"),
+        ({"topic": "t", "output_path": "/x", "source_options": ["a"]}, "source_options must be a mapping"),
+        ({"topic": "t", "output_path": "/x", "source_options": {5: "x"}}, "source_options must be a mapping"),
+        ({"topic": "t", "output_path": "/x", "source_options": {"a": 5}}, "source_options must be a mapping"),
+        ({"topic": "t", "output_path": "/x", "source_options": 0}, "source_options must be a mapping"),
+        ({"topic": "t", "output_path": "/x", "source_options": ""}, "source_options must be a mapping"),
+        ({"topic": "t", "output_path": "/x", "source_options": {"Topic": "b"}}, "must not have 'Topic'"),
+        ({"topic": "t", "output_path": "/x", "source_options": {"topicsPattern": "b"}}, "not have 'topicsPattern'"),
+        ({"topic": "t", "output_path": "/x", "source_options": {"Service.URL": "pulsar://h"}}, "spark_service_url"),
     ],
 )
 def test_load_wrong_arguments_raise_at_parsing(arguments: dict[str, Any], message: str) -> None:
@@ -368,6 +387,28 @@ def test_load_bound_rendered_empty_raises(name: str, rendered: str | None, tmp_p
     assert not (tmp_path / "seen").exists(), "nothing was submitted"
 
 
+@pytest.mark.parametrize("rendered", ["", None])
+@pytest.mark.parametrize(
+    "name", ["topic", "output_path", "table", "replace_where", "commits", "subscription", "manifest"]
+)
+def test_load_argument_rendered_empty_raises(name: str, rendered: str | None, tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    table = {"output_format": "delta"} if name in ("table", "replace_where") else {}
+    operator = spark.operator(**{name: "{{ a }}"}, **table)
+    setattr(operator, name, rendered)
+    with pytest.raises(ValueError, match=f"^{name} "):
+        operator.execute(context())
+    assert not (tmp_path / "seen").exists(), "nothing was submitted"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_load_path_objects_are_accepted(tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    with pytest.raises(AirflowException):
+        spark.operator(output_path=tmp_path / "out", manifest=tmp_path / "manifest").execute(context())
+    assert (spark.request["output"]["path"], spark.request["manifest"]) == (f"{tmp_path}/out", f"{tmp_path}/manifest")
+
+
 def test_load_bounds_rendered_equal_raise(tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
     operator = spark.operator(interval=None, interval_start="{{ a }}", interval_end="{{ b }}")
@@ -485,6 +526,19 @@ def test_load_references_of_secrets_are_accepted(tmp_path: Path) -> None:
         },
         conf={"spark.hadoop.fs.s3a.secret.key": "not ours to judge"},
     )
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", ["credentialsRef", "CREDENTIALSREF"])
+def test_load_own_source_options_win(name: str, tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    insecure = "pulsar.client.TLSALLOWINSECURECONNECTION"
+    with pytest.raises(AirflowException):
+        spark.operator(source_options={name: "env:MINE", insecure: "true"}).execute(context())
+    source = request.LoadRequest.parse(json.dumps(spark.request)).source
+    assert [option for option in source if option.lower() == "credentialsref"] == [name]
+    assert (source[name], source[insecure]) == ("env:MINE", "true")
+    assert "--files" not in spark.words, "the connection's secret is not handed over"
 
 
 # ---- lineage ---------------------------------------------------------------------------------------------------------

@@ -124,11 +124,11 @@ def test_load_retry_attaches_to_the_running_driver(
     monkeypatch.setattr(SparkRestServer, "create", counted)
 
     def dies(*_: object) -> None:
-        raise AirflowException("the worker died")
+        raise RuntimeError("the worker died")
 
     with monkeypatch.context() as patch:
         patch.setattr(SparkRestServer, "status", dies)
-        with pytest.raises(AirflowException, match="the worker died"):
+        with pytest.raises(RuntimeError, match="the worker died"):
             load(filled, path).execute(context_of(store=store))
     result = load(filled, path).execute(context_of(store=store))
     assert (result["rows"], len(created), numbers(path)) == (100, 1, list(range(100)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 import pulsar_native
 from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
 from airflow_provider_pulsar.links.pulsar import SparkUILink
+from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
+from airflow_provider_pulsar.triggers.spark import SparkDriverTrigger
 from broker import Standalone
 from environments import ROOT
+from support.http_peer import HOST, Answer, Asked, http_peer
 from support.processes import ProcessWatch
 from support.spark_submits import RecordedSubmit
 from support.tasks import StateStore, context_of, dag_in, rendered_of, states_of, xcom_of
@@ -401,6 +405,46 @@ def test_submit_jar_in_standalone_cluster_is_left_to_spark(
     assert spark.words[-3:] == ["--deploy-mode", "cluster", "/jobs/job.jar"]
     assert spark.properties["spark.pulsar.service.url"] == "pulsar://h:1"
     assert store[operator.external_id_key] == "driver-20260101-0001"
+
+
+@pytest.fixture
+def restarting(monkeypatch: pytest.MonkeyPatch, connection: Callable[..., str]) -> Iterator[str]:
+    """Define spark_default as a standalone master that answers no question between RUNNING and FINISHED."""
+    connection(service_url="pulsar://h:1")
+    states = iter(("RUNNING", "", "FINISHED"))
+
+    def answer(asked: Asked) -> Answer:
+        state = "SUBMITTED" if asked.method == "POST" else next(states)
+        body = {"success": True, "submissionId": "driver-1", "driverState": state}
+        return Answer(200, json.dumps(body).encode()) if state else Answer(503)
+
+    with http_peer(answer) as peer:
+        extra = {"deploy-mode": "cluster", "rest-port": int(peer.url.rpartition(":")[2])}
+        define_spark(monkeypatch, host=f"spark://{HOST}", port=7, extra=extra)
+        yield peer.url
+
+
+@pytest.mark.usefixtures("restarting")
+@pytest.mark.parametrize("kind", [Job, PulsarSparkLoadOperator])
+@pytest.mark.proves("A28")
+def test_submit_waits_across_master_restart(kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load = {"topic": "t", "output_path": "/x", "interval": "all", "verify_manifest": False}
+    options = load if kind is PulsarSparkLoadOperator else {}
+    operator = job(RecordedSubmit(tmp_path), kind, status_poll_interval=0, **options)
+    operator.execute(context_of(store=StateStore()))
+    assert "Waiting for the Spark driver driver-1: " in caplog.text and "HTTP 503" not in caplog.text
+
+
+def test_driver_trigger_waits_across_master_restart(restarting: str) -> None:
+    event = asyncio.run(anext(SparkDriverTrigger([restarting], "driver-1", 0).run()))  # type: ignore[arg-type]
+    assert event.payload == {"driver_id": "driver-1", "state": "FINISHED", "message": ""}
+
+
+def test_driver_trigger_unreachable_master_ends() -> None:
+    with http_peer(lambda _: Answer(503)) as peer:
+        trigger = SparkDriverTrigger([peer.url], "driver-1", 0, unreachable_seconds=0)
+        event = asyncio.run(anext(trigger.run()))  # type: ignore[arg-type]
+    assert event.payload["state"] == "UNREACHABLE"
 
 
 # ---- the end of the task ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from airflow_provider_pulsar.plugins.event_producer import (
     DagRunListener,
     Filter,
     LifecycleListener,
+    Options,
     PulsarEventProducerPlugin,
     TaskInstanceListener,
     enabled_listeners,
@@ -167,6 +169,89 @@ def test_broker_down_neither_waits_nor_raises(
         life.before_stopping(component=None)
         assert time.monotonic() - started < 10
     assert "is lost" in caplog.text or "may be lost" in caplog.text
+
+
+class Unprintable(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_failed_event_any_error_text_is_published(
+    configure: Configure, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    name = topic()
+    admin.create_topic(name)
+    listener, life = configure(task_instance_events_enabled=True, task_instance_topic=name)
+    for error in (Unprintable(), RuntimeError("x" * 6_000_000)):
+        listener.on_task_instance_failed(previous_state="running", task_instance=TI, error=error)
+        life.before_stopping(component=None)
+    told = [json.loads(each.data()) for each in read_all(broker, name)]
+    assert [each["error"] for each in told] == ["Unprintable", "x" * 65_536]
+
+
+class NoState:
+    """A state without a text."""
+
+    def __str__(self) -> str:
+        raise Unprintable
+
+
+def test_listener_field_error_is_logged_not_raised(configure: Configure, caplog: pytest.LogCaptureFixture) -> None:
+    listener, _ = configure(task_instance_events_enabled=True)
+    with caplog.at_level(logging.WARNING, event_producer.__name__):
+        listener.on_task_instance_success(previous_state=NoState(), task_instance=TI)
+    assert "The event task_instance.success of d is lost: Unprintable" in caplog.text
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_lost_events_are_counted_when_topic_is_there(
+    configure: Configure, topic: NewTopic, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    listener, life = configure(dag_run_events_enabled=True, dagrun_topic=name, topic_check_retry_interval=0)
+    for _ in range(3):
+        listener.on_dag_run_running(dag_run=RUN, msg="")
+    life.before_stopping(component=None)
+    admin.create_topic(name)
+    with caplog.at_level(logging.WARNING, event_producer.__name__):
+        listener.on_dag_run_success(dag_run=RUN, msg="")
+        life.before_stopping(component=None)
+    assert "is there after 3 lost events" in caplog.text
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_silent_admin_url_ends_the_look_in_time(
+    configure: Configure, connection: Callable[..., str], broker: Broker, topic: NewTopic
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        connection("events_silent_admin", service_url=broker.service_url, admin_url=url)
+        options = {"dagrun_topic": topic(), "pulsar_conn_id": "events_silent_admin", "topic_check_timeout": 0.5}
+        listener, _ = configure(dag_run_events_enabled=True, **options)
+        listener.on_dag_run_running(dag_run=RUN, msg="")
+        publisher = listener._sender._publisher
+        # Twenty seconds at most; the connection's own time-out is 30.
+        assert publisher.flush(20)
+        assert publisher._dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "default"),
+    [
+        *(("topic_check_timeout", wrong, 10.0) for wrong in ("-1", "0", "nan", "inf", "abc")),
+        *(("topic_check_retry_interval", wrong, 60.0) for wrong in ("-5", "nan", "inf", "abc")),
+    ],
+)
+def test_option_wrong_is_logged_and_default_used(
+    option: str, wrong: str, default: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW__PULSAR_EVENT_PRODUCER__{option.upper()}", wrong)
+    with caplog.at_level(logging.WARNING, event_producer.__name__):
+        assert getattr(Options.configured(), option) == default
+    assert f"[pulsar_event_producer] {option} must be a number of seconds" in caplog.text and repr(wrong) in caplog.text
 
 
 def test_wrong_connection_is_logged_not_raised(configure: Configure, caplog: pytest.LogCaptureFixture) -> None:

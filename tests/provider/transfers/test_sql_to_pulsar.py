@@ -179,6 +179,11 @@ def test_sql_connection_of_another_type_raises(connection: Callable[..., str], t
         transfer(topic()).execute(context_of())
 
 
+def test_sql_hook_params_of_another_type_raise(topic: NewTopic) -> None:
+    with pytest.raises(ValueError, match="sql_hook_params must be a mapping"):
+        transfer(topic(), sql_hook_params="x").execute(context_of())
+
+
 def test_sql_task_in_a_dag(database: NewDatabase, once: Callable[..., str], broker: Broker, airflow_home: Path) -> None:
     database(ORDERS)
     name = once(partitions=2)

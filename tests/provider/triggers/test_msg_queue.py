@@ -40,6 +40,15 @@ def is_odd(record: Mapping[str, Any]) -> bool:
     return bool(int(record["value"]) % 2)
 
 
+async def cancelled_once(record: Mapping[str, Any]) -> bool:
+    """Await a cancelled task of one's own for the message "bad"."""
+    if record["value"] == "bad":
+        own = asyncio.ensure_future(asyncio.sleep(9))
+        own.cancel()
+        await own
+    return True
+
+
 def fails(record: Mapping[str, Any]) -> bool:
     """Raise with the secret of a connection."""
     raise OSError("GET /?key=s3cr3t-t0ken-of-a-connection failed")
@@ -354,7 +363,20 @@ def test_queue_provider_import_is_light(monkeypatch: pytest.MonkeyPatch) -> None
         ({}, "exactly one of topic and topic_pattern"),
         ({"topic": "t", "topic_pattern": "u"}, "exactly one of topic and topic_pattern"),
         ({"topic": ["t", ""]}, "topic must be a text"),
+        ({"topic": 5}, "topic must be a text or a list of texts, not 5"),
+        ({"topic": b"t"}, "topic must be a text or a list of texts"),
+        ({"topic": {"t": 1}}, "topic must be a text or a list of texts"),
+        ({"topic": [5]}, "topic must be a text"),
         ({"topic": "t", "match": {"value": 1}}, "match has no 'value'"),
+        ({"topic": "t", "match": "@.amount > 100"}, "match must be a mapping with .*, not '@.amount > 100'"),
+        ({"topic": "t", "match": ""}, "match must be a mapping"),
+        ({"topic": "t", "match": []}, "match must be a mapping"),
+        ({"topic": "t", "match": 5}, "match must be a mapping"),
+        ({"topic": "t", "subscription": 0}, "subscription must be a text"),
+        ({"topic": "t", "subscription": []}, "subscription must be a text"),
+        ({"topic": "t", "receiver_queue_size": 1.5}, "receiver_queue_size must be a whole number"),
+        ({"topic": "t", "max_redeliver_count": 1.5}, "max_redeliver_count must be a whole number"),
+        ({"topic": "t", "pulsar_conn_id": 5}, "pulsar_conn_id must be a text"),
         ({"topic": "t", "match": {"jsonpath": "@."}}, "not valid in RFC 9535"),
         ({"topic": "t", "payload": "all"}, "payload='all' is not known"),
         ({"topic": "t", "dead_letter_topic": object()}, "dead_letter_topic must be a text"),
@@ -392,6 +414,19 @@ async def test_match_function_selects(client: Client, topic: NewTopic, monkeypat
         assert [event["value"] for event in events] == ["1", "3", "5"]
 
 
+async def test_match_function_cancelled_watcher_goes_on(
+    client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_ALLOWED, f"{__name__}.*")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
+    name = topic()
+    publish(client, name, [b"1", b"bad", b"2"])
+    async with triggerer() as airflow:
+        events = airflow.run(watching(name, match_function=f"{__name__}.cancelled_once", max_redeliver_count=0))
+        await until(lambda: len(events) == 2)
+        assert [event["value"] for event in events] == ["1", "2"]
+
+
 async def test_match_function_error_is_masked_in_letter(
     client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +449,7 @@ def _this_module() -> Any:
     import types
 
     made = types.ModuleType(__name__)
-    made.is_odd, made.fails = is_odd, fails  # type: ignore[attr-defined]
+    made.is_odd, made.fails, made.cancelled_once = is_odd, fails, cancelled_once  # type: ignore[attr-defined]
     return made
 
 
