@@ -25,6 +25,7 @@ from pulsar_native.admin.stats import (
     TopicStats,
 )
 from pulsar_native.auth.base import Authentication, AuthenticationDisabled
+from pulsar_native.config.base import check_integer
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -119,6 +120,8 @@ class AdminClient:
         -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
         the broker must have topic policies enabled.
         """
+        check_integer("minutes", minutes, -1)
+        check_integer("mb", mb, -1)
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
@@ -165,10 +168,12 @@ class AdminClient:
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic; raises `AlreadyExists`, also for an unpartitioned topic of that name."""
+        check_integer("partitions", partitions, 1)
         self._ask_topic("create partitioned topic", "PUT", topic, "/partitions", body=partitions)
 
     def update_partitions(self, topic: str, partitions: int) -> None:
         """Raise the number of partitions of a partitioned topic; it can never shrink (`AdminError`, status 422)."""
+        check_integer("partitions", partitions, 1)
         self._ask_topic("update the partitions of", "POST", topic, "/partitions", body=partitions)
 
     def partitions(self, topic: str) -> int:
@@ -307,9 +312,8 @@ class AdminClient:
         An estimate: the broker's search assumes that times never decrease. After the last message it is the id of the
         next one; for time 0 it is (-1, -1), the earliest.
         """
-        if timestamp_ms < 0:
-            raise InvalidConfiguration(f"timestamp_ms must be at least 0, not {timestamp_ms}")
-        answer = self._ask_one("find a time in", "GET", topic, f"/messageid/{int(timestamp_ms)}")
+        check_integer("timestamp_ms", timestamp_ms, 0)
+        answer = self._ask_one("find a time in", "GET", topic, f"/messageid/{timestamp_ms}")
         return _message_id(_parsed(answer))
 
     def last_message_id(self, topic: str) -> MessageId:
@@ -326,6 +330,9 @@ class AdminClient:
 
         A topic must exist, and the change applies within moments; the broker must have topic policies enabled.
         """
+        if not isinstance(enabled, bool):
+            # The broker takes other values for one of the two, and none for no change.
+            raise InvalidConfiguration(f"enabled must be True or False, not {enabled!r}")
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/deduplication"
             self._ask(f"set deduplication of {namespace_or_topic}", "POST", path, body=enabled)
@@ -423,7 +430,8 @@ class AdminClient:
         name = _checked(TopicName.parse(topic).base)
         path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
         if version is not None:
-            path += f"/{int(version)}"
+            check_integer("version", version, 0)
+            path += f"/{version}"
         try:
             found = _object(self._ask(f"get the schema of {name}", "GET", path, topic=name.full))
         except TopicNotFound:
@@ -435,6 +443,8 @@ class AdminClient:
 
         Raises `AdminError` with status 409 for an incompatible schema, 422 for an invalid one.
         """
+        if not isinstance(schema, SchemaInfo):
+            raise InvalidConfiguration(f"schema must be a SchemaInfo (schema_info() of a schema), not {schema!r}")
         name = _checked(TopicName.parse(topic).base)
         path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
         body = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from threading import TIMEOUT_MAX
 from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
@@ -34,8 +35,9 @@ class Endpoint:
         validate_hostname: bool,
         timeout_seconds: float,
     ) -> None:
-        if isinstance(timeout_seconds, bool) or not isinstance(timeout_seconds, int | float) or not timeout_seconds > 0:
-            raise InvalidConfiguration(f"timeout_seconds must be a number above 0, not {timeout_seconds!r}")
+        is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+        if not is_number or not 0 < timeout_seconds <= TIMEOUT_MAX:
+            raise InvalidConfiguration(f"timeout_seconds must be a finite number above 0, not {timeout_seconds!r}")
         self.urls = _split_hosts(admin_url)
         self.authentication = authentication
         self.timeout_seconds = timeout_seconds

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.cli import filters, records
 from pulsar_native.cli.errors import ConditionNotMet, UsageError
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch import BatchLimits, CutEntries
 from pulsar_native.jobs.batch_output import IF_EXISTS
 from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
@@ -161,6 +162,7 @@ def _parts(options: argparse.Namespace) -> PartLimits | None:
 def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> None:
     if not options.subscription.strip():
         raise UsageError("--subscription must not be blank")
+    validation.number("--idle-seconds", options.idle_seconds, 0.1)
     if options.wait and options.max_messages is options.max_bytes is options.max_seconds is None:
         raise UsageError("--wait needs --max-messages, --max-bytes or --max-seconds; to follow a topic: tail --follow")
     if not match.is_empty and options.unmatched is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -117,11 +118,12 @@ def main(
     Raises SystemExit for `--help` and for arguments that the parser rejects.
     """
     options = parser().parse_args(arguments)
-    console = Console(stderr or sys.stderr, quiet=options.quiet, verbose=options.verbose)
+    # A closed standard error takes nothing, and the exit code says it all.
+    console = _JobConsole(stderr or sys.stderr or io.StringIO(), quiet=options.quiet, verbose=options.verbose)
     command = Command(
         options,
-        stdin or sys.stdin.buffer,
-        stdout or sys.stdout.buffer,
+        stdin or _process_stream("standard input", sys.stdin),
+        stdout or _process_stream("standard output", sys.stdout),
         console,
         os.environ if environment is None else environment,
     )
@@ -130,6 +132,13 @@ def main(
     _flush_or_drop(command.stdout)
     console.clear()
     return code
+
+
+def _process_stream(name: str, stream: TextIO | None) -> BinaryIO:
+    """Return the bytes of a stream of the process; ends it where the stream is closed (the shell's `<&-`)."""
+    if stream is None:
+        parser().error(f"{name} is closed; use /dev/null instead")
+    return stream.buffer
 
 
 def _run(command: Command, run: Callable[[Command], None]) -> ExitCode:
@@ -173,7 +182,7 @@ def _failed(console: Console, error: Exception) -> ExitCode:
     return ExitCode.PERMANENT if _is_permanent(error) else ExitCode.FAILED
 
 
-# Arguments of jobs that errors name, as they are spelled here.
+# Arguments of jobs that errors and warnings name, as they are spelled here; empty where there is no option for them.
 _SPELLINGS = {
     "deduplicate=True, but ": "",
     "pass deduplicate='auto'": "pass --allow-duplicates",
@@ -182,6 +191,7 @@ _SPELLINGS = {
     "on_error='skip', 'dead_letter' or 'retry_letter'": "--on-error skip or dead_letter",
     "; create_topic=True makes it": "",
     "create_subscription='NAME'": "--create-subscription NAME",
+    ", retention_minutes=… for readers and loads": "",
     "choose subscription_type='Shared'": "choose --type shared",
     "send_timeout_seconds": "--send-timeout",
 }
@@ -191,6 +201,14 @@ def _spelled(text: str) -> str:
     for theirs, ours in _SPELLINGS.items():
         text = text.replace(theirs, ours)
     return text
+
+
+class _JobConsole(Console):
+    """Console whose warnings spell the arguments of jobs as its errors do."""
+
+    def warning(self, event: str, /, *args: Any) -> None:
+        """Show a warning on a line of its own."""
+        super().warning(_spelled(event % args if args else event))
 
 
 def _is_permanent(error: Exception) -> bool:

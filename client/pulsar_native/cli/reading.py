@@ -102,7 +102,8 @@ def peek(command: Command) -> None:
 
 
 def _at_least(name: str, value: float | None, least: float) -> None:
-    if value is not None and value < least:
+    # Not a number is none of at least anything.
+    if value is not None and not value >= least:
         raise UsageError(f"--{name.replace('_', '-')} must be at least {least:g}, not {value:g}")
 
 
@@ -113,7 +114,7 @@ def _start(text: str) -> MessageId | int:
     if text in ("earliest", "latest"):
         return MessageId.earliest if text == "earliest" else MessageId.latest
     ledger, colon, entry = text.partition(":")
-    if colon and ledger.isdigit() and entry.isdigit():
+    if colon and ledger.isdecimal() and entry.isdecimal():
         return MessageId(-1, int(ledger), int(entry), -1)
     try:
         return validation.moment("--from", text)

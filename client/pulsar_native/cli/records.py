@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.cli.errors import UsageError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DECODERS = ("auto", "json", "text", "bytes")
 FORMATS = ("jsonl", "value")
+_ESCAPED = re.compile(r"()\\(x[0-9a-fA-F]{2}|.)|([^\\]+)", re.DOTALL)
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 Render = Callable[["Message"], bytes]
@@ -66,9 +67,20 @@ def safe_record(message: Message, decoder: str) -> dict[str, Any]:
 def unescaped(option: str, text: str) -> bytes:
     r"""Return the bytes of a text with the escapes \n \t \r \0 \\ \xHH; raises `UsageError`."""
     found = b""
-    for percent, escape, plain in _TOKEN.findall(text):
-        found += f"%{percent}".encode() if percent else _escaped(option, escape) if escape else plain.encode()
+    for _, escape, plain in _tokens(option, _ESCAPED, text):
+        found += _escaped(option, escape) if escape else plain.encode()
     return found
+
+
+def _tokens(option: str, kind: re.Pattern[str], text: str) -> Iterator[tuple[str, str, str]]:
+    """Return the field, the escape and the plain text of each token; raises `UsageError` for half a one at the end."""
+    end = 0
+    for token in kind.finditer(text):
+        end = token.end()
+        field, escape, plain = token.groups("")
+        yield field, escape, plain
+    if end < len(text):
+        raise UsageError(f"{option} ends with a single {text[-1]}; write it twice for the character itself")
 
 
 def _escaped(option: str, escape: str) -> bytes:
@@ -81,9 +93,7 @@ def _escaped(option: str, escape: str) -> bytes:
 
 def _formatted(text: str) -> Render:
     parts: list[bytes | Render] = []
-    if text.endswith("%") and not text.endswith("%%"):
-        raise UsageError("--format ends with a single %; write %% for a percent sign")
-    for percent, escape, plain in _TOKEN.findall(text):
+    for percent, escape, plain in _tokens("--format", _TOKEN, text):
         if percent == "%":
             parts.append(b"%")
         elif percent:

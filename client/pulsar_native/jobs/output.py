@@ -198,6 +198,8 @@ def read_json(path: str, open_path: PathFactory = local_path) -> dict[str, Any] 
             found = json.loads(file.read())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        validation.refuse(f"{path} is not JSON: {error}")
     if not isinstance(found, dict):
         validation.refuse(f"{path} holds no JSON object")
     return found

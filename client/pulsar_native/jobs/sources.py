@@ -353,6 +353,11 @@ def _read_csv(path: str, open_path: PathFactory) -> Iterator[dict[str, str]]:
     with _open(path, open_path) as file:
         reader = csv.DictReader(file, strict=True)
         try:
+            names = reader.fieldnames or ()
+            for name in names:
+                # A row has one value of each name.
+                if names.count(name) > 1:
+                    validation.refuse(f"the first line of {path} names the column {name!r} more than once")
             for row in reader:
                 if None in row or None in row.values():
                     validation.refuse(f"line {reader.line_num} of {path} has another number of columns than the first")

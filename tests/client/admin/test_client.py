@@ -510,6 +510,29 @@ def test_literal_secret_hidden_and_not_picklable() -> None:
         pickle.dumps(admin)
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "words"),
+    [
+        ("create_partitioned_topic", ("t", 1.5), "partitions must be an int, not float"),
+        ("create_partitioned_topic", ("t", 0), "partitions must be at least 1"),
+        ("update_partitions", ("t", "2"), "partitions must be an int, not str"),
+        ("set_retention", ("public/default", 1.5, 1), "minutes must be an int, not float"),
+        ("set_retention", ("t", 1, b"1"), "mb must be an int, not bytes"),
+        ("set_deduplication", ("t", None), "enabled must be True or False, not None"),
+        ("set_deduplication", ("public/default", "true"), "enabled must be True or False, not 'true'"),
+        ("message_id_by_time", ("t", None), "timestamp_ms must be an int, not NoneType"),
+        ("get_schema", ("t", "x"), "version must be an int, not str"),
+        ("get_schema", ("t", -1), "version must be at least 0"),
+        ("upload_schema", ("t", None), "schema must be a SchemaInfo"),
+    ],
+)
+def test_argument_of_other_type_raises_before_request(method: str, arguments: tuple[object, ...], words: str) -> None:
+    with http_peer(lambda asked: Answer(200, b"{}")) as other:
+        with pytest.raises(InvalidConfiguration, match=words):
+            getattr(AdminClient(other.url), method)(*arguments)
+        assert not other.asked
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b'"x"', b"[1]", b'{"partitions": true}', b"[" * 100_000])
 def test_malformed_response_raises_read_error(body: bytes) -> None:
     with http_peer(lambda asked: Answer(200, body)) as other:

@@ -25,6 +25,7 @@ from support.cli import run
         (["-o", "x.parquet", "--key", "a", "--unmatched", "keep"], "Parquet has all messages"),
         (["-o", "x.parquet", "--decode", "json"], "Parquet has all messages"),
         (["-n", "0"], "max_messages must be a number of at least 1, not 0"),
+        (["--idle-seconds", "nan"], "--idle-seconds must be a number of at least 0.1, not nan"),
         (["--format", "%z"], "there is no %z"),
     ],
 )

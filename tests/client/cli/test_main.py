@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pulsar_native.cli import main as module
 from pulsar_native.cli.errors import ConditionNotMet, ExitCode, UsageError
 from pulsar_native.cli.main import COMMANDS, main, parser
 from pulsar_native.exceptions import AuthenticationError, ConnectError, SubscriptionNotFound, TopicNotFound
+from pulsar_native.jobs import topic_setup
 from pulsar_native.jobs.publishing import PublishIncomplete
 from support.cli import run
 
@@ -103,6 +105,16 @@ def test_secret_in_an_error_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None
     assert "the.very.secret" not in run("check", PULSAR_TOKEN="the.very.secret").err
 
 
+def test_warning_of_a_job_names_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(command: module.Command) -> None:
+        admin: Any = SimpleNamespace(stats=lambda topic: {}, get_retention=lambda topic, applied: None)
+        topic_setup.warn_if_not_kept(admin, "t", 0, command.console)
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", warn)
+    text = "Give --create-subscription NAME for a consumer that comes later, or set the retention of the namespace\n"
+    assert run("check").err.endswith(text)
+
+
 def test_wrong_connection_fails_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
     monkeypatch.setattr("pulsar_native.cli.check.run", lambda command: called.append(1))
@@ -117,6 +129,23 @@ def test_import_of_the_package_leaves_the_command_line_out() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("name", "words"), [("stdin", "standard input is closed"), ("stdout", "standard output is")])
+def test_closed_stream_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    # As the interpreter leaves it where the shell has closed the descriptor.
+    monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as raised:
+        main(["check"], stdin=None if name == "stdin" else io.BytesIO(), stdout=None)
+    assert raised.value.code == ExitCode.USAGE and words in capsys.readouterr().err
+
+
+def test_closed_error_output_leaves_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    code = main(["check", "--url", "kafka://a:1"], stdin=io.BytesIO(), stdout=io.BytesIO(), environment={})
+    assert code == ExitCode.USAGE
 
 
 def test_streams_default_to_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ from support.cli import run
         (["tail", "-n", "0"], "-n 0 needs --follow"),
         (["tail", "-n", "-1"], "--lines must be at least 0, not -1"),
         (["tail", "--max-messages", "0"], "--max-messages must be at least 1"),
+        (["tail", "-f", "--max-seconds", "nan"], "--max-seconds must be at least 0.001, not nan"),
+        (["tail", "--from", "\N{SUPERSCRIPT TWO}:1"], "or earliest, latest, LEDGER:ENTRY"),
         (["tail", "--max-seconds", "1"], "--max-seconds needs --follow"),
         (["tail", "--from", "noon"], "LEDGER:ENTRY"),
         (["peek", "-n", "0"], "--lines must be at least 1"),

@@ -69,7 +69,10 @@ def test_format_of_binary_key_and_no_key() -> None:
     ("arguments", "words"),
     [
         (["--format", "%z"], "there is no %z; there are %s %k"),
-        (["--format", "100%"], "ends with a single %"),
+        (["--format", "100%"], "--format ends with a single %"),
+        (["--format", "100%%%"], "--format ends with a single %"),
+        (["--format", "a\\"], r"--format ends with a single \\"),
+        (["--as", "value", "--delimiter", "a\\"], r"--delimiter ends with a single \\"),
         (["--format", r"\q"], r"--format: there is no escape \\q"),
         (["--as", "value", "--delimiter", r"\q"], r"--delimiter: there is no escape \\q"),
         (["--format", "%s", "--as", "value"], "give --format or --as, not both"),
@@ -82,3 +85,4 @@ def test_wrong_format_raises(arguments: Sequence[str], words: str) -> None:
 
 def test_unescaped_keeps_percent_signs() -> None:
     assert unescaped("--delimiter", r"100%% %s\r\n") == b"100%% %s\r\n"
+    assert unescaped("--delimiter", r"%\n%") == b"%\n%"

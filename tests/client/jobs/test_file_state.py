@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,10 +27,14 @@ def test_file_state_keeps_named_objects(tmp_path: Path) -> None:
     assert [each.name for each in Path(path).parent.iterdir()] == ["state.json"]
 
 
-def test_file_state_of_other_content_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"[]", "holds no JSON object"), (b"", "is not JSON: Expecting value"), (b'"\xff', "is not JSON: .*utf-8")],
+)
+def test_file_state_of_other_content_raises(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "state.json"
-    path.write_text("[]")
-    with pytest.raises(ValueError, match="holds no JSON object"):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))} {words}"):
         FileState(str(path), "a").get()
 
 

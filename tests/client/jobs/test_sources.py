@@ -280,6 +280,7 @@ def test_source_of_zip_with_not_one_file_is_refused(files: dict[str, str], tmp_p
     [
         ("a,b\n1,2\n1,2,3\n", "line 3 of .* has another number of columns than the first"),
         ("a,b\n1\n", "line 2 of .* has another number of columns"),
+        ("a,b,a\n1,2,3\n", "the first line of .* names the column 'a' more than once"),
         ('a,b\n1,"2\n', "line 2 of .* is not CSV: unexpected end of data"),
     ],
 )
