@@ -45,6 +45,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 REDIRECTS = (307, 308)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+# OpenSSL's codes of a certificate for another host or address, and of one whose authority is not known.
+_OTHER_HOST = (62, 64)
+_UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +133,25 @@ def exchange(
             raise ReadError(f"The connection to {peer} broke: {error}", broker=peer) from error
 
 
+def tls_failure(peer: str, error: ssl.SSLError) -> str:
+    """Return the text for a TLS handshake that failed: the reason, and the option or the port to look at. Pure."""
+    text = f"TLS with {peer} failed: {error.reason or error}"
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        # A peer that sends an alert speaks TLS.
+        return text if "ALERT" in text else f"{text}; is this the TLS port?"
+    text += f": {error.verify_message.rstrip('.')}"
+    if error.verify_code in _OTHER_HOST:
+        return f"{text}; use a host name of the certificate, or tls_validate_hostname=False to accept any"
+    if error.verify_code in _UNKNOWN_AUTHORITY:
+        return f"{text}; its authority is not trusted: set tls_trust_certs_file_path to the authority's certificate"
+    return text
+
+
 def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
     """Return the URL a redirect leads to; raises `ReadError` for one to another path, or from https to http."""
-    location = urljoin(url, answer.headers.get("location", ""))
+    if not answer.headers.get("location"):
+        raise ReadError("A redirect without an address (the header Location)", broker=broker)
+    location = urljoin(url, answer.headers["location"])
     try:
         parts = parse_http_url(location, "redirect")
     except InvalidUrl as error:
@@ -159,8 +178,8 @@ def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: float) -> 
             raise
     except TimeoutError as error:
         raise ConnectError(f"No connection to {peer} in time", broker=peer) from error
-    except ssl.SSLCertVerificationError as error:
-        raise ConnectError(f"The certificate of {peer} is not trusted: {error.verify_message}", broker=peer) from error
+    except ssl.SSLError as error:
+        raise ConnectError(tls_failure(peer, error), broker=peer) from error
     except OSError as error:
         raise ConnectError(f"No connection to {peer}: {error}", broker=peer) from error
 

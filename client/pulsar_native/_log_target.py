@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from pulsar_native._type_names import type_name
 from pulsar_native.enums import LoggerLevel
 from pulsar_native.exceptions import InvalidConfiguration
 
@@ -30,7 +31,7 @@ _targets: list[logging.Logger] = []
 
 def _checked_level(level: object) -> LoggerLevel:
     if not isinstance(level, LoggerLevel):
-        raise InvalidConfiguration(f"log_level must be a LoggerLevel, not {type(level).__name__}")
+        raise InvalidConfiguration(f"log_level must be a LoggerLevel, not {type_name(level)}")
     return level
 
 
@@ -80,7 +81,7 @@ def check_log_options(logger: object, log_conf_file_path: object) -> None:
         raise InvalidConfiguration(f"log_conf_file_path must be a str or None, not {type(log_conf_file_path).__name__}")
     if logger is not None and not isinstance(logger, logging.Logger | ConsoleLogger | FileLogger):
         raise InvalidConfiguration(
-            f"logger must be a logging.Logger, a ConsoleLogger, a FileLogger or None, not {type(logger).__name__}"
+            f"logger must be a logging.Logger, a ConsoleLogger, a FileLogger or None, not {type_name(logger)}"
         )
 
 

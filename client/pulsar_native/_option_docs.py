@@ -30,7 +30,7 @@ def option_docs(*sources: type, options: type | None = None) -> Callable[[T], T]
         if text:
             head, own = _parted(text)
             fields = {**_fields_of(sources), **own}
-            names = [*_parameters(documented), *(() if options is None else options.__annotations__)]
+            names = [*parameters(documented), *(() if options is None else options.__annotations__)]
             documented.__doc__ = "\n".join([head, "", *(fields[name] for name in names if name in fields)])
         return documented
 
@@ -54,7 +54,7 @@ def _parted(text: str) -> tuple[str, dict[str, str]]:
     return text[: starts[0].start()].rstrip(), fields
 
 
-def _parameters(documented: Any) -> tuple[str, ...]:
+def parameters(documented: Any) -> tuple[str, ...]:
     """Return the named parameters of a function, or of a class's `__init__`."""
     function: Any = vars(documented)["__init__"] if isinstance(documented, type) else documented
     code = function.__code__

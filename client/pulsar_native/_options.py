@@ -8,10 +8,11 @@ here, defaults and descriptions at the configuration's fields. Options that are 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict
 
+from pulsar_native._option_docs import parameters
 from pulsar_native.config import Range, RedeliveryBackoff
 from pulsar_native.crypto import KeyReader
 from pulsar_native.enums import ConsumerCryptoFailureAction, HashingScheme, ProducerCryptoFailureAction
@@ -104,17 +105,17 @@ class MessageOptions(TypedDict, total=False):
     deliver_after: timedelta | int | None
 
 
-def check_names(method: str, options: Mapping[str, object], known: frozenset[str]) -> None:
+def check_names(method: Callable[..., object], options: Mapping[str, object], known: frozenset[str]) -> None:
     """Raise `InvalidConfiguration`, which is a TypeError, for a keyword argument that a method does not have.
 
     The configurations have more fields than the methods have options, so that their own check is not enough.
 
-    :param method: name of the method, for the error.
-    :param options: keyword arguments.
+    :param method: the method, or the class; its own parameters are suggested too.
+    :param options: keyword arguments that are none of these.
     :param known: names of the options, the `__optional_keys__` of a class of this module.
     """
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            near = difflib.get_close_matches(name, [*parameters(method), *known], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidConfiguration(f"{method}() got an unexpected keyword argument {name!r}{hint}")
+            raise InvalidConfiguration(f"{method.__name__}() got an unexpected keyword argument {name!r}{hint}")

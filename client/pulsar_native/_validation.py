@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from pulsar_native._type_names import type_name
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.config import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
 from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_integer
@@ -122,7 +123,7 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | Arrow
     if isinstance(messages, ArrowBatch):
         raise _whole_batch()
     if not isinstance(messages, list | tuple):
-        raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
+        raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type_name(messages)}")
     return [ids_of(message)[0] for message in messages]
 
 
@@ -141,7 +142,7 @@ def id_of(message: Message | MessageId | ArrowBatch) -> MessageId:
         return message
     if isinstance(message, ArrowBatch):
         raise _whole_batch()
-    raise InvalidMessage(f"Expected a message or a message id, not {type(message).__name__}")
+    raise InvalidMessage(f"Expected a message or a message id, not {type_name(message)}")
 
 
 def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
@@ -149,7 +150,7 @@ def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
     given = [messages] if isinstance(messages, Message) else messages
     if not isinstance(given, list | tuple) or not all(isinstance(message, Message) for message in given):
         raise InvalidMessage(
-            f"Expected a message or a list of messages, not {type(messages).__name__}; an id is not enough to copy it"
+            f"Expected a message or a list of messages, not {type_name(messages)}; an id is not enough to copy it"
         )
     return list(given)
 
@@ -193,7 +194,7 @@ def checked_schema(schema: object) -> Schema[Any]:
     if schema is None:
         return _BYTES
     if not isinstance(schema, Schema):
-        raise InvalidConfiguration(f"schema must be a Schema, such as StringSchema(), not {type(schema).__name__}")
+        raise InvalidConfiguration(f"schema must be a Schema, such as StringSchema(), not {type_name(schema)}")
     return schema
 
 
@@ -222,11 +223,12 @@ def checked_topics(
         raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
     if listener is not None:
         raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
-    if isinstance(topic, str):
-        return [topic]
-    if not isinstance(topic, list) or not all(isinstance(name, str) for name in topic):
-        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
-    return list(topic)
+    names = topic if isinstance(topic, list) else [topic]
+    for name in names:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise InvalidConfiguration(f"topic must be a str, a list of str, or a compiled pattern, not {kind}")
+    return list(names)
 
 
 def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:

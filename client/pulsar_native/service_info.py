@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pulsar_native._type_names import type_name
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_url import ServiceUrl
 
@@ -48,7 +49,7 @@ class ServiceInfo:
         ServiceUrl.parse(self.service_url)
         if self.authentication is not None and not hasattr(self.authentication, "auth_data"):
             raise InvalidConfiguration(
-                f"authentication must be an Authentication object, not {type(self.authentication).__name__}"
+                f"authentication must be an Authentication object, not {type_name(self.authentication)}"
             )
         if self.tls_trust_certs_file_path is not None and not isinstance(self.tls_trust_certs_file_path, str):
             raise InvalidConfiguration("tls_trust_certs_file_path must be the path of a PEM file")

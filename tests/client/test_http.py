@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from broker import free_port
+from broker_keys import make_certificates
 from pulsar_native import _http
 from pulsar_native._http import exchange, parse_http_url, parse_json_object
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout
@@ -59,6 +62,20 @@ def test_request_and_answer_travel_whole() -> None:
     asked = peer.asked[0]
     assert (asked.method, asked.path, asked.headers["Authorization"]) == ("POST", "/a%20b?c=d", "Bearer x")
     assert "x-kind" not in repr(answer)
+
+
+def test_https_untrusted_certificate_names_option(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server_certificate, made.server_key)
+    untrusted = pytest.raises(ConnectError, match=r"CERTIFICATE_VERIFY_FAILED.*set tls_trust_certs_file_path")
+    with http_peer(lambda _: Answer(), tls=context) as peer, untrusted:
+        ask(peer.url)
+
+
+def test_https_plain_port_asks_for_tls_port() -> None:
+    with http_peer(lambda _: Answer()) as peer, pytest.raises(ConnectError, match="is this the TLS port"):
+        ask(peer.url.replace("http:", "https:"))
 
 
 def test_chunked_answer() -> None:

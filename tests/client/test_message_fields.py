@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import importlib
@@ -503,7 +504,7 @@ def test_callbacks_get_result_and_own_ids(fields: ModuleType) -> None:
     assert called == [("timed out", unstored), (late, None)] and called[0][1] is unstored
 
 
-@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
 def test_callbacks_after_a_raising_one_are_called(fields: ModuleType, kind: type[BaseException]) -> None:
     called: list[Any] = []
 

@@ -406,3 +406,22 @@ def test_unknown_option_raises_type_error(api: str, method: str, name: str) -> N
 def test_unknown_client_option_names_the_nearest(api: str) -> None:
     with pytest.raises(TypeError, match=r"^Client\(\) .* 'max_lookup_redirect'; did you mean 'max_lookup_redirects'\?"):
         APIS[api].Client(URL, max_lookup_redirect=1)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("method", "name", "near"),
+    [
+        ("Client", "operation_timeout", "operation_timeout_seconds"),
+        ("create_producer", "batching_enable", "batching_enabled"),
+        ("subscribe", "unacked_messages_timeout", "unacked_messages_timeout_ms"),
+        ("create_reader", "queue_size", "receiver_queue_size"),
+        ("create_table_view", "subscription", "subscription_name"),
+    ],
+)
+def test_unknown_option_names_nearest_parameter(api: str, method: str, name: str, near: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{method}\(\) .* '{name}'; did you mean '{near}'\?"):
+        if method == "Client":
+            APIS[api].Client(URL, **{name: 1})
+        called = getattr(APIS[api].Client(URL), method)(**NEEDED[method], **{name: 1})
+        asyncio.run(called)

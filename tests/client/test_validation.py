@@ -50,8 +50,15 @@ def test_checked_topics() -> None:
     config = ConsumerConfig(subscription_name="s")
     assert _validation.checked_topics("a", config) == ["a"]
     assert _validation.checked_topics(["a", "b"], config) == ["a", "b"]
-    for wrong in (None, 5, b"a", [b"a"], {"a"}, ("a",)):
-        with pytest.raises(InvalidConfiguration, match="a list of str, or a compiled pattern"):
+    for wrong, kind in (
+        (None, "NoneType"),
+        (5, "int"),
+        (b"a", "bytes"),
+        ([b"a"], "bytes"),
+        ({"a"}, "set"),
+        (("a",), "tup"),
+    ):
+        with pytest.raises(InvalidConfiguration, match=f"a list of str, or a compiled pattern, not {kind}"):
             _validation.checked_topics(wrong, config)  # type: ignore[arg-type]
     for pattern in (
         _validation.checked_topics(re.compile("a.*"), config),

@@ -107,6 +107,16 @@ def test_publish_identity_stores_once(
     assert values(cli("consume", name, "-s", "s")) == ["a", "B", "c"]
 
 
+def test_publish_parquet_without_pyarrow_exits_with_4(
+    cli: Cli, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "day.parquet"
+    file.write_bytes(b"not read")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    found = cli("publish", topic(), str(file))
+    assert found.code == 4 and "Parquet needs the package pyarrow: pip install 'pulsar-native[arrow]'" in found.err
+
+
 def test_publish_to_nowhere_fails_with_1() -> None:
     found = run("publish", "t", "-m", "a", "--url", "pulsar://127.0.0.1:1", "--timeout", "1")
     assert found.code == 1 and "error: " in found.err
@@ -152,6 +162,19 @@ def test_consume_parquet_run_is_repeatable(cli: Cli, topic: NewTopic, tmp_path: 
     assert (
         cli("consume", name, "-s", "s", "-o", str(path), "--if-exists", "append_part", "--json").lines[0]["count"] == 1
     )
+
+
+def test_consume_parquet_without_pyarrow_exits_with_4(
+    cli: Cli, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, path = topic(), tmp_path / "day.parquet"
+    cli("publish", name, "-m", "a")
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "pyarrow", None)
+        found = cli("consume", name, "-s", "s", "-o", str(path))
+    assert found.code == 4 and "Parquet needs the package pyarrow: pip install 'pulsar-native[arrow]'" in found.err
+    assert list(tmp_path.iterdir()) == []
+    assert values(cli("consume", name, "-s", "s")) == ["a"]
 
 
 @pytest.mark.parametrize(("unmatched", "left"), [("acknowledge", []), ("keep", ["b"])])

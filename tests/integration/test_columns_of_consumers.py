@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -285,6 +286,27 @@ def test_a_strict_pause_and_a_close(api: Api, client: Any, plain_client: Client,
     consumer.close()
     with pytest.raises(AlreadyClosed):
         consumer.receive_arrow(timeout_millis=LONG)
+
+
+def test_features_without_pyarrow_name_the_extra(
+    client: Any, plain_client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    publish(plain_client, name, 3)
+    consumer, producer = subscribed(client, name), client.create_producer(name)
+    reader = client.create_reader(name, MessageId.earliest)
+    features: dict[str, Callable[[], Any]] = {
+        "send_table": lambda: producer.send_table(object()),
+        "receive_arrow": lambda: consumer.receive_arrow(max_rows=3, timeout_millis=LONG),
+        "arrow_batches": lambda: list(reader.arrow_batches()),
+    }
+    with monkeypatch.context() as missing:
+        missing.setitem(sys.modules, "pyarrow", None)
+        for feature, use in features.items():
+            with pytest.raises(InvalidConfiguration, match=rf"^{feature} needs .*'pulsar-native\[arrow\]'"):
+                use()
+    # No message was lost to the error.
+    assert numbers(consumer.receive_arrow(max_rows=3, timeout_millis=LONG)) == [0, 1, 2]
 
 
 def test_messages_in_chunks(

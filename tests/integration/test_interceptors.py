@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -69,8 +70,11 @@ class Picky(Noting):
 class Raising(ProducerInterceptor, ConsumerInterceptor, ReaderInterceptor):
     """Fail in everything."""
 
+    def __init__(self, fault: type[BaseException] = ZeroDivisionError) -> None:
+        self.fault = fault
+
     def _fail(self, *_: Any) -> Any:
-        raise ZeroDivisionError("an interceptor's own fault")
+        raise self.fault("an interceptor's own fault")
 
     before_send = on_send_acknowledgement = on_partitions_change = close = before_consume = before_read = _fail
     on_arrival = _fail
@@ -123,16 +127,22 @@ def test_the_interceptor_hears_of_the_receipt_first(api: Api, client: Any, topic
 
 
 @pytest.mark.proves("C58", "C186")
+@pytest.mark.parametrize("fault", [ZeroDivisionError, asyncio.CancelledError])
 def test_one_that_raises_breaks_nothing(
-    api: Api, client: Any, topic: NewTopic, caplog: pytest.LogCaptureFixture, eventually: Eventually
+    api: Api,
+    client: Any,
+    topic: NewTopic,
+    caplog: pytest.LogCaptureFixture,
+    eventually: Eventually,
+    fault: type[BaseException],
 ) -> None:
     log: Log = []
     name = topic()
-    producer = client.create_producer(name, interceptors=[Raising(), Noting("b", log), Raising()])
+    producer = client.create_producer(name, interceptors=[Raising(fault), Noting("b", log), Raising(fault)])
     consumer = client.subscribe(
-        name, "sub", ConsumerType.Shared, interceptors=[Raising()], negative_ack_redelivery_delay_ms=100
+        name, "sub", ConsumerType.Shared, interceptors=[Raising(fault)], negative_ack_redelivery_delay_ms=100
     )
-    reader = client.create_reader(name, MessageId.earliest, interceptors=[Raising()])
+    reader = client.create_reader(name, MessageId.earliest, interceptors=[Raising(fault)])
     place = producer.send(b"x")
     assert [each[:3] for each in log] == [("b", "before", b"x"), ("b", "after", b"xb")]
     consumer.negative_acknowledge(consumer.receive(10_000))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from pulsar_native.arrow.arrays import MapColumn, NumberColumn, TextColumn, numpy_or_none, ramps, utf8
+from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.arrow.uniform import EVENT_TIME, SEQUENCE_ID, Layout, numbers, texts
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
@@ -138,10 +139,10 @@ def record_batch(
 
 def arrow_schema(columns: Sequence[str] = ALL_COLUMNS) -> pyarrow.Schema:
     """Return the Arrow schema of these columns as `receive_arrow` and `arrow_batches` return them. Needs pyarrow."""
-    import pyarrow as pa
-
+    pa = import_pyarrow("arrow_schema")
     types = _types(pa, "binary")
-    return pa.schema([(name, types[name]) for name in columns])
+    schema: pyarrow.Schema = pa.schema([(name, types[name]) for name in columns])
+    return schema
 
 
 def _types(pa: Any, value_type: str) -> dict[str, Any]:

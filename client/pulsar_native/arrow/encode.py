@@ -12,6 +12,7 @@ import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.wire import _impl
@@ -48,11 +49,10 @@ class TableRows:
         event_time: str | None,
         encode: Callable[[Any], bytes] | None,
     ) -> None:
-        import pyarrow
-
-        if not isinstance(table, pyarrow.Table | pyarrow.RecordBatch):
+        pa = import_pyarrow("send_table")
+        if not isinstance(table, pa.Table | pa.RecordBatch):
             raise InvalidConfiguration(f"send_table takes a pyarrow Table or RecordBatch, not {type(table).__name__}")
-        self._arrow = pyarrow
+        self._arrow = pa
         self._table = table
         self._encode = encode
         self._value = [value] if isinstance(value, str) else list(value)

@@ -47,7 +47,7 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told_on_loop
 from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
-from pulsar_native.engine.loop import Engine, check_generation, generation
+from pulsar_native.engine.loop import Engine, check_generation, check_loop, generation
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -112,7 +112,7 @@ class Client(NotPicklable):
         tls_certificate_file_path: str | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        check_names("Client", options, ClientOptions.__optional_keys__)
+        check_names(Client, options, ClientOptions.__optional_keys__)
         check_log_options(logger, log_conf_file_path)
         config = ClientConfig(
             service_url=service_url,
@@ -218,7 +218,7 @@ class Client(NotPicklable):
             asyncio client; the sync API's is False.
         :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
-        check_names("create_producer", options, ProducerOptions.__optional_keys__)
+        check_names(Client.create_producer, options, ProducerOptions.__optional_keys__)
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -305,7 +305,7 @@ class Client(NotPicklable):
         :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
         :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
-        check_names("subscribe", options, ConsumerOptions.__optional_keys__)
+        check_names(Client.subscribe, options, ConsumerOptions.__optional_keys__)
         config = ConsumerConfig(
             subscription_name=subscription_name,
             consumer_type=consumer_type,
@@ -376,7 +376,7 @@ class Client(NotPicklable):
         :param schema: the schema that decodes the values. Default None: bytes.
         :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
-        check_names("create_reader", options, ReaderOptions.__optional_keys__)
+        check_names(Client.create_reader, options, ReaderOptions.__optional_keys__)
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -415,7 +415,7 @@ class Client(NotPicklable):
         :param subscription_name: name of the non-durable subscription. Default None: a generated one.
         :param schema: the schema that decodes the values. Default None: bytes.
         """
-        check_names("create_table_view", options, TableViewOptions.__optional_keys__)
+        check_names(Client.create_table_view, options, TableViewOptions.__optional_keys__)
         config = ReaderConfig(
             topic=topic,
             start_message_id=MessageId.earliest,
@@ -499,7 +499,8 @@ class Client(NotPicklable):
         """Flush and close all producers, consumers and readers of this client, then the client.
 
         Returns the number of messages and acknowledgements sent, failed and left; messages without a receipt by then
-        fail. Raises `AlreadyClosed` if the client was closed before.
+        fail. When it is cancelled, the client ends as with `shutdown()`. Raises `AlreadyClosed` if the client was
+        closed before, `OperationNotSupported` on another event loop.
 
         :param timeout: limit in seconds, within which lost connections are also waited for. Default None: the operation
             time-out, without waiting for lost connections.
@@ -510,9 +511,12 @@ class Client(NotPicklable):
             return CloseReport()
         if self._closed:
             raise AlreadyClosed("The client is closed already")
+        core = self._core
+        if core is not None:
+            check_loop(self._generation, core.engine.loop)
         self._closed = True
         try:
-            return CloseReport() if self._core is None else await self._core.close(limit)
+            return CloseReport() if core is None else await core.close(limit)
         finally:
             self._end_log_target()
 

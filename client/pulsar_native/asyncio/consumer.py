@@ -16,6 +16,7 @@ from pulsar_native._message_fields import MessageQueue
 from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
+from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.engine.consumer.ack_receipts import completing
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
@@ -77,8 +78,16 @@ class Receiving(Closeable, Generic[T_co]):
         return message
 
     async def _take(
-        self, deadline: float | None, dequeue: Callable[[], Message[T_co] | None] | None = None
+        self,
+        deadline: float | None,
+        dequeue: Callable[[], Message[T_co] | None] | None = None,
+        collected: list[Message[T_co]] | None = None,
     ) -> Message[T_co] | None:
+        """Return the next message, None if there is none before the deadline (the loop's clock).
+
+        If its writer's schema cannot be fetched, it is queued again, and before it those `collected`, which are none
+        then.
+        """
         check_generation(self._generation)
         inner = self._inner
         dequeue = dequeue or inner.dequeue
@@ -89,18 +98,22 @@ class Receiving(Closeable, Generic[T_co]):
             if message is None:
                 return None
         self._prefetched = inner.prefetched
-        return await self._attend(message) if self._attends else message
+        return await self._attend(message, collected or []) if self._attends else message
 
-    async def _attend(self, message: Message[T_co]) -> Message[T_co]:
+    async def _attend(self, message: Message[T_co], collected: list[Message[T_co]]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
-            try:
-                schema = await self._inner.client.writer_schema(message.topic_name(), version)
-                message.entry.schema.learn(version, schema)
-            except TopicNotFound:
-                message.entry.schema.miss(version)
+            with self._inner.put_back_on_error(message, collected):
+                await self._load_schema(message, version)
         chain = self._inner.chain
         return message if chain is None else chain.arrived(message)
+
+    async def _load_schema(self, message: Message, version: bytes) -> None:
+        try:
+            schema = await self._inner.client.writer_schema(message.topic_name(), version)
+            message.entry.schema.learn(version, schema)
+        except TopicNotFound:
+            message.entry.schema.miss(version)
 
     async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in order of arrival until `take` returns something; None at the deadline (the loop's clock).
@@ -149,8 +162,9 @@ class Receiving(Closeable, Generic[T_co]):
 
         The next message is the one after the id, or the message itself with `start_message_id_inclusive`; `latest` is
         the last message for an inclusive reader. On a durable subscription the message skipped this way is
-        acknowledged, since the next consumer would receive it. Raises `InvalidConfiguration` for a target of another
-        type, `Timeout`, and other subclasses of `PulsarException`. (SEEK.)
+        acknowledged, since the next consumer would receive it. Cancelling the task does not stop the seek; a second
+        one waits for its end. Raises `InvalidConfiguration` for a target of another type, `Timeout`, and other
+        subclasses of `PulsarException`. (SEEK.)
 
         :param messageid: a message id, which moves its partition only (`earliest` and `latest` move all); a time in
             milliseconds since 1970, for the first message published at or after it; or a function of a partition's full
@@ -237,7 +251,9 @@ class Consumer(Receiving[T_co]):
             while True:
                 message = None
                 with contextlib.suppress(BatchFull):
-                    while (message := await self._take(collector.deadline, collector.dequeue)) is not None:
+                    while (
+                        message := await self._take(collector.deadline, collector.dequeue, collector.messages)
+                    ) is not None:
                         if collector.add(message) or collector.add_all(self._prefetched):
                             break
                 if not self._inner.held:
@@ -523,6 +539,7 @@ class Reader(Receiving[T_co]):
         :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
             Default None: all.
         """
+        import_pyarrow("arrow_batches")
         work = ArrowRangeReader(
             self._inner,
             end=end,

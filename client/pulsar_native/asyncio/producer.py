@@ -17,7 +17,7 @@ from pulsar_native.asyncio._base import Closeable, returns_coroutine
 from pulsar_native.asyncio.send_future import MessageIdFuture, SendFuture
 from pulsar_native.engine.eager_call import EagerCall
 from pulsar_native.engine.interceptors import InterceptedProducer
-from pulsar_native.engine.loop import check_generation, generation, this_process
+from pulsar_native.engine.loop import check_generation, check_loop, generation, this_process
 from pulsar_native.engine.metrics.reports import of_producer
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
@@ -127,11 +127,12 @@ class Producer(Closeable, Generic[T_contra]):
     ) -> Coroutine[Any, Any, MessageId]:
         """Publish a message and return its message id. Waits until the broker has stored it.
 
-        The message is queued by the call, before it is awaited, unless it has to wait for the queue's capacity or
-        its schema: messages keep the order of the calls, and `asyncio.gather` of many sends makes no task for each. In
+        The message is queued by the call, before it is awaited, unless it has to wait for the queue's capacity or its
+        schema: messages keep the order of the calls, and `asyncio.gather` of many sends makes no task for each. In
         another thread than the loop's, as for `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the
-        coroutine. With batching it is sent within `batching_max_publish_delay_ms`. Cancelling the task ends the wait;
-        the message is still sent. The id is (-1, -1) if the broker dropped the message as a duplicate.
+        coroutine. With batching it is sent within `batching_max_publish_delay_ms`. Cancelling the task ends the wait: a
+        queued message is still sent, one that waits to be queued is not. The id is (-1, -1) if the broker dropped the
+        message as a duplicate.
 
         The awaited call raises `InvalidMessage` for an option of another type or out of range, `MessageTooBig`,
         `ProducerQueueIsFull` and `MemoryBufferIsFull` (unless `block_if_queue_full`), `Timeout` after the send
@@ -215,6 +216,7 @@ class Producer(Closeable, Generic[T_contra]):
         :param txn: transaction that the message is sent in: consumers get it after the commit, which waits for its
             receipt and aborts if it failed. Default None.
         """
+        check_loop(self._generation, self._loop)
         future = MessageIdFuture(loop=self._loop)
         rest = self._queue(
             future, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
@@ -386,7 +388,7 @@ class Producer(Closeable, Generic[T_contra]):
         progress: Callable[[int], Any] | None,
         txn: Transaction | None,
     ) -> MessageIds:
-        check_generation(self._generation)
+        check_loop(self._generation, self._loop)
         if txn is None:
             return await self._sent(BulkSend(self._inner), slices, progress)
         own = _validation.sending_work_of(txn, self._inner)
@@ -419,7 +421,7 @@ class Producer(Closeable, Generic[T_contra]):
         Raises the error of the last message if it failed, and `AlreadyClosed`. Messages fail after the send time-out,
         which ends the wait.
         """
-        check_generation(self._generation)
+        check_loop(self._generation, self._loop)
         if self._inner.is_closed:
             raise AlreadyClosed("The producer is closed", topic=self.topic())
         futures = []
@@ -446,7 +448,7 @@ class Producer(Closeable, Generic[T_contra]):
         :param timeout: limit in seconds. Default None: the operation time-out.
         """
         limit = _validation.checked_timeout(timeout)
-        check_generation(self._generation)
+        check_loop(self._generation, self._loop)
         if self._inner.is_closed:
             raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = self._loop.time()

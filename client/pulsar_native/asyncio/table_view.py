@@ -11,7 +11,7 @@ from pulsar_native.asyncio.consumer import Receiving
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.exceptions import AlreadyClosed, PulsarException
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, log_text
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport
 
@@ -19,6 +19,8 @@ _log = logging.getLogger("pulsar_native.table_view")
 
 # Seconds without a message after which the broker is asked whether any are left.
 _SETTLE_SECONDS = 0.2
+# Pause before the next attempt to fetch a writer's schema, in seconds.
+_RETRY_SECONDS = 1.0
 # Number of messages applied before other tasks on the loop run.
 _TURN = 200
 
@@ -40,8 +42,12 @@ class _Intake:
             except AlreadyClosed:
                 return
             except PulsarException as error:
-                # Of the writer's schema, which is asked for at the broker: the next message is another chance.
-                _log.warning("A message is missing in the table view of %s: %s", self._receiving.topic(), error)
+                # The writer's schema could not be fetched; the message was queued again.
+                _log.warning(
+                    "Cannot fetch the writer's schema of a message for the table view of %s, next try in %g s: %s",
+                    self._receiving.topic(), _RETRY_SECONDS, log_text(error),
+                )  # fmt: skip
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def next(self, deadline: float | None) -> bool:
         """Apply the next message; False when none came in time."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from pulsar_native._not_picklable import NotPicklable
-from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.loop import check_loop, generation
 from pulsar_native.engine.transaction import TransactionWork
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import PulsarException
@@ -52,12 +52,12 @@ class Transaction(NotPicklable):
         `InvalidTxnStatusError` if the transaction is not open or has timed out; after `Timeout` (state ERROR) the
         outcome is unknown. Cancelling the task does not stop the commit.
         """
-        check_generation(self._generation)
+        check_loop(self._generation, self._work.engine.loop)
         await self._work.end(commit=True)
 
     async def abort(self) -> None:
         """Abort the transaction; acknowledged messages are redelivered. Waits and raises as `commit` does."""
-        check_generation(self._generation)
+        check_loop(self._generation, self._work.engine.loop)
         await self._work.end(commit=False)
 
     async def __aenter__(self) -> Self:

@@ -33,7 +33,7 @@ class AuthenticationToken(Authentication):
             if is_reference(token):
                 raise InvalidConfiguration("Pass a reference to AuthenticationToken.from_reference(...)")
             if not _TOKEN.fullmatch(token):
-                raise InvalidConfiguration("The token is empty or has characters that no token has")
+                raise InvalidConfiguration(f"The token {_fault(token)}")
         elif not callable(token):
             raise InvalidConfiguration(f"The token must be a str or a callable, not {type(token).__name__}")
         self._source: str | Callable[[], str | bytes] | SecretReference = token
@@ -75,7 +75,7 @@ class AuthenticationToken(Authentication):
         else:
             token, error = self._supplied(self._source), _failed
         if not _TOKEN.fullmatch(token):
-            raise error(f"The token of {self!r} is empty or has characters that no token has")
+            raise error(f"The token of {self!r} {_fault(token)}")
         return token
 
     def _supplied(self, supplier: Callable[[], str | bytes]) -> str:
@@ -108,6 +108,15 @@ class AuthenticationToken(Authentication):
         if isinstance(self._source, SecretReference):
             return f"AuthenticationToken.from_reference({str(self._source)!r})"
         return f"AuthenticationToken({getattr(self._source, '__qualname__', type(self._source).__name__)})"
+
+
+def _fault(token: str) -> str:
+    """Return what is wrong with a text that is no token, without repeating it."""
+    if not token.strip():
+        return "is empty"
+    if token != token.strip():
+        return "has white space around it, such as the end of a line: strip it"
+    return f"has {'white space' if len(token.split()) > 1 else 'characters'} that no token has"
 
 
 def _failed(text: str) -> ErrorGettingAuthenticationData:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Self
 
+from pulsar_native._type_names import origin, type_name
 from pulsar_native.crypto import KeyReader
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 
@@ -116,7 +118,7 @@ def _check_choice(name: str, value: Any, kind: type) -> None:
     if not issubclass(kind, Enum):
         raise InvalidConfiguration(f"{name} must be True or False, not {value!r}")
     known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-    raise InvalidConfiguration(f"{name} must be one of {known}, not {value!r}")
+    raise InvalidConfiguration(f"{name} must be one of {known}, not {value!r}{origin(type(value))}")
 
 
 def require(condition: bool, message: str) -> None:
@@ -157,11 +159,27 @@ def check_strings(name: str, value: Mapping[str, str] | None) -> None:
 def check_topic(name: object, otherwise: str) -> None:
     if isinstance(name, str) and not name.strip():
         raise InvalidTopicName(otherwise)
-    require(isinstance(name, str), otherwise)
+    if not isinstance(name, str):
+        raise InvalidConfiguration(f"{otherwise} (a str, not {type(name).__name__})")
+
+
+def check_no_coroutine(name: str, function: object) -> None:
+    """Raise for a coroutine function, and an object called as one: it would be called and never awaited."""
+    is_coroutine = any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
+    require(not is_coroutine, f"{name} must be a plain function, not a coroutine function: it is not awaited")
+
+
+def check_function(name: str, function: object) -> None:
+    """Raise for what cannot be called, and for a coroutine function."""
+    require(callable(function), f"{name} must be a function, not {type_name(function)}")
+    check_no_coroutine(name, function)
 
 
 def check_key_reader(name: str, value: object) -> None:
     require(
         value is None or isinstance(value, KeyReader),
-        f"{name} must have the methods get_public_key and get_private_key; {type(value).__name__} has not",
+        f"{name} must have the methods get_public_key and get_private_key; {type_name(value)} has not",
     )
+    if value is not None:
+        for method in ("get_public_key", "get_private_key"):
+            check_no_coroutine(f"{name}.{method}", getattr(value, method))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
     MAX_I32,
     MAX_U32,
@@ -23,6 +24,8 @@ from pulsar_native.service_url import ServiceUrl
 
 if TYPE_CHECKING:
     import ssl
+
+_PLUGIN_NAMES = ("auth_data", "method_name", "start", "close")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +162,9 @@ class ClientConfig(Config):
             (self.tls_certificate_file_path is None) == (self.tls_private_key_file_path is None),
             "tls_certificate_file_path and tls_private_key_file_path belong together: give both or neither",
         )
-        for name in ("auth_data", "method_name", "start", "close"):
-            require(
-                self.authentication is None or hasattr(self.authentication, name),
-                f"authentication must be an Authentication object, not {type(self.authentication).__name__}",
+        if self.authentication is not None and not all(hasattr(self.authentication, name) for name in _PLUGIN_NAMES):
+            raise InvalidConfiguration(
+                f"authentication must be an Authentication object, not {type_name(self.authentication)}"
             )
 
     def _check_service(self) -> None:

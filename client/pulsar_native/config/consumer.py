@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
     MAX_I32,
     MAX_I64,
@@ -28,6 +29,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
     SubscriptionMode,
 )
+from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
 
 
@@ -184,10 +186,10 @@ class ConsumerConfig(Config):
 
     def _check_key_shared(self) -> None:
         policy = self.key_shared_policy
-        require(
-            policy is None or isinstance(policy, KeySharedPolicy),
-            "key_shared_policy must be a ConsumerKeySharedPolicy (or KeySharedPolicy)",
-        )
+        if policy is not None and not isinstance(policy, KeySharedPolicy):
+            raise InvalidConfiguration(
+                f"key_shared_policy must be a ConsumerKeySharedPolicy (or KeySharedPolicy), not {type_name(policy)}"
+            )
         # A reader with key_hash_range is an exclusive consumer with this policy.
         require(
             policy is None
@@ -226,14 +228,15 @@ def _check_backoff(name: str, value: object) -> None:
 
 def _check_batch_receive_policy(name: str, value: object) -> None:
     require(
-        isinstance(value, BatchReceivePolicy), f"{name} must be a ConsumerBatchReceivePolicy (or BatchReceivePolicy)"
+        isinstance(value, BatchReceivePolicy),
+        f"{name} must be a ConsumerBatchReceivePolicy (or BatchReceivePolicy), not {type_name(value)}",
     )
 
 
 def _check_dead_letter_policy(name: str, value: object) -> None:
     require(
         value is None or isinstance(value, DeadLetterPolicy),
-        f"{name} must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy)",
+        f"{name} must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy), not {type_name(value)}",
     )
 
 

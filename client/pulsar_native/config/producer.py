@@ -15,6 +15,7 @@ from pulsar_native.config.base import (
     Config,
     check_integer,
     check_key_reader,
+    check_no_coroutine,
     check_number,
     check_strings,
     check_texts,
@@ -184,6 +185,7 @@ def _check_sequence_id(name: str, value: object) -> None:
 
 def _check_router(name: str, value: object) -> None:
     require(value is None or callable(value), f"{name} must be callable")
+    check_no_coroutine(name, value)
 
 
 def _check_encryption_keys(name: str, value: object) -> None:

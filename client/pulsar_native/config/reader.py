@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
     MAX_I32,
     Config,
@@ -82,6 +83,8 @@ class ReaderConfig(Config):
 
     def __post_init__(self) -> None:
         topics = self.topics
+        if not topics and not isinstance(self.topic, list | tuple):
+            check_topic(self.topic, _NO_TOPIC)
         require(bool(topics), _NO_TOPIC)
         for name in topics:
             check_topic(name, _NO_TOPIC)
@@ -110,7 +113,10 @@ class ReaderConfig(Config):
         Raises `InvalidConfiguration` for a start position that several topics cannot have.
         """
         if not isinstance(self.start_message_id, MessageId):
-            raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
+            raise InvalidConfiguration(
+                "start_message_id must be a MessageId, such as MessageId.earliest, not "
+                f"{type_name(self.start_message_id)}"
+            )
         if len(set(self.topics)) > 1 and self.start_message_id not in (MessageId.earliest, MessageId.latest):
             raise InvalidConfiguration(
                 "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one "

@@ -438,7 +438,8 @@ class ClientCore:
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`.
 
-        Limited to `timeout` seconds, else the operation time-out. The report is logged, too.
+        Limited to `timeout` seconds, else the operation time-out. The report is logged, too. A close that is cancelled
+        drops what is not sent or closed by then, as `shutdown`.
         """
         if self.closed:
             raise AlreadyClosed("The client is closed already")
@@ -451,17 +452,20 @@ class ClientCore:
         is_worth_a_record = bool(tasks)
         if self.transactions.is_used:
             tasks.append(asyncio.ensure_future(self.transactions.close(limit)))
-        if tasks:
-            # They respect the limit themselves; one that does not fails with its closed connection.
-            await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
-        report = CloseReport(
-            seconds=self.engine.loop.time() - began,
-            producers=tuple(part for task in producers if _is_fine(task) for part in task.result()),
-            consumers=tuple(part for task in consumers if _is_fine(task) for part in task.result()),
-        )
-        for task in tasks:
-            task.cancel()
-        ended = self.shutdown()
+        try:
+            if tasks:
+                # They respect the limit themselves; one that does not fails with its closed connection.
+                await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
+            report = CloseReport(
+                seconds=self.engine.loop.time() - began,
+                producers=tuple(part for task in producers if _is_fine(task) for part in task.result()),
+                consumers=tuple(part for task in consumers if _is_fine(task) for part in task.result()),
+            )
+        finally:
+            # Also when the close is cancelled: a second one raises, and nothing else would end the connections.
+            for task in tasks:
+                task.cancel()
+            ended = self.shutdown()
         if ended is not None:
             # The service URL provider is the application's: its error is logged, and it may not block the close.
             await asyncio.wait([ended], timeout=limit)

@@ -58,6 +58,8 @@ _SEND = Kind.SEND
 _INLINE_READ_SECONDS = 0.02
 
 CLIENT_VERSION = f"Pulsar-Native-Python-v{_version.__version__}"
+NO_CREDENTIALS = "; no credentials were given: set authentication"
+"""End of the error of a broker that refuses a client without any."""
 
 
 class ProducerHandler(Protocol):
@@ -594,7 +596,8 @@ class Connection:
     def _fail_handshake(self, error: PulsarException) -> None:
         if not self._ready.done():
             if isinstance(error, AuthenticationError):
-                error.message = f"The broker refused the credentials: {error.message}"
+                missing = NO_CREDENTIALS if self._authentication is None else ""
+                error.message = f"The broker refused the credentials: {error.message}{missing}"
             self._ready.set_exception(error)
             # The waiter may have gone (time-out): an exception nobody retrieves would be logged as a warning.
             self._ready.exception()

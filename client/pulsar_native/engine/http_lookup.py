@@ -18,11 +18,13 @@ from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
 from pulsar_native.config import ClientConfig
+from pulsar_native.engine.connection import NO_CREDENTIALS
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
+    AuthenticationError,
     ConnectError,
     ErrorGettingAuthenticationData,
     LookupError,
@@ -161,6 +163,8 @@ def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication:
     message = f"{reason} (HTTP {answer.status})"
     kind = kind_of(answer.status, reason, from_broker)
     if kind is not None:
+        if kind is AuthenticationError and authentication is None:
+            message += NO_CREDENTIALS
         return kind(message, topic=topic, broker=broker)
     if answer.status == 404 and from_broker:
         return TopicNotFound(message, topic=topic, broker=broker)

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native.config.base import check_no_coroutine
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
@@ -25,6 +27,9 @@ class _Chain:
         for each in interceptors:
             if not isinstance(each, kind):
                 raise InvalidConfiguration(f"interceptors must be {kind.__name__} objects, not {type(each).__name__}")
+            for name in vars(kind):
+                if not name.startswith("_"):
+                    check_no_coroutine(f"{type(each).__name__}.{name}", getattr(each, name))
         self.interceptors = tuple(interceptors)
         self._live: Callable[[], Any] = lambda: None
         self._closed = False
@@ -67,7 +72,7 @@ class _Chain:
     def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
         try:
             return getattr(interceptor, name)(*arguments)
-        except (Exception, SystemExit):
+        except CALLBACK_ERRORS:
             _log.exception("The interceptor %s failed in %s", type(interceptor).__name__, name)
             return None
 

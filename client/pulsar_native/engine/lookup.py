@@ -33,6 +33,7 @@ from pulsar_native.exceptions import (
     PulsarException,
     ServiceUnitNotReady,
     Timeout,
+    TopicNotFound,
 )
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.topic_pattern import TopicListing
@@ -45,6 +46,10 @@ T = TypeVar("T")
 
 # Cached: each access is a search by name.
 _CONNECT = pb.CommandLookupTopicResponse.Connect
+_NO_TOPIC = (
+    "The topic or its namespace does not exist: create it or publish to it first; as installed, a broker deletes a "
+    "topic without producer and subscription after about a minute"
+)
 
 
 class BrokerOfTopic(NamedTuple):
@@ -299,8 +304,9 @@ class Lookup:
             return await asked
         except PulsarException as error:
             error.topic = topic.full
-            if not error.message:
-                error.message = f"The broker knows no topic {topic.full}"
+            # The name of the code stands for an empty text.
+            if isinstance(error, TopicNotFound) and error.message == "TopicNotFound":
+                error.message = _NO_TOPIC
             raise
 
     async def retry(

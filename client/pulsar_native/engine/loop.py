@@ -90,6 +90,15 @@ def check_generation(made_in: int) -> None:
         )
 
 
+def check_loop(made_in: int, loop: asyncio.AbstractEventLoop) -> None:
+    """Raise when an object of the asyncio API is used after a fork, or on another event loop than its client's, where
+    it would begin what it cannot wait for. For the loop's thread.
+    """
+    check_generation(made_in)
+    if asyncio.get_running_loop() is not loop:
+        raise OperationNotSupported("The client belongs to another event loop; create one for each loop")
+
+
 def track_socket(sock: Any) -> None:
     """Register a socket, so that a forked child can close its descriptor."""
     _sockets.add(sock)

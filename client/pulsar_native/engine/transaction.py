@@ -152,7 +152,7 @@ class TransactionWork:
     ) -> None:
         self.client = client
         self.core = core
-        self._engine = client.engine
+        self.engine = client.engine
         self._coordinator = coordinator
         self._forget = forget
         self._lock = threading.Lock()
@@ -162,7 +162,7 @@ class TransactionWork:
         self._subscriptions: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._producers: set[TransactionProducer] = set()
         self._consumers: dict[TransactionConsumer, None] = {}
-        self._timer = self._engine.loop.call_later(self._seconds_left(), self._expire)
+        self._timer = self.engine.loop.call_later(self._seconds_left(), self._expire)
 
     def _seconds_left(self) -> float:
         return max(0.0, self.core.deadline - time.monotonic())
@@ -202,7 +202,7 @@ class TransactionWork:
             last = self.core.finish(error)
             waits = last and self.core.state is not TransactionState.OPEN
         if waits:
-            self._engine.call(self._look)
+            self.engine.call(self._look)
 
     def _look(self) -> None:
         """Notify the waiting end when no operation is pending. On the loop."""
@@ -242,13 +242,13 @@ class TransactionWork:
         )
 
     async def _request(self, frame: Callable[[int], bytes], expected: type[Any]) -> None:
-        until = self._engine.loop.time() + self._seconds_left()
+        until = self.engine.loop.time() + self._seconds_left()
         await self._coordinator.request(frame, expected, min(self.client.deadline(), until))
 
     async def _once(self, known: dict[Any, asyncio.Task[None]], key: Any, register: Callable[[], Any]) -> None:
         task = known.get(key)
         if task is None:
-            task = known[key] = self._engine.spawn(register())
+            task = known[key] = self.engine.spawn(register())
             task.add_done_callback(_retrieved)
         await asyncio.shield(task)
 
@@ -326,7 +326,7 @@ class TransactionWork:
             self.core.begin_end(commit=commit)
             pending = self.core.pending
         # Cancelling the call must not leave the end half done: it continues.
-        await asyncio.shield(self._engine.spawn(self._end(pending)))
+        await asyncio.shield(self.engine.spawn(self._end(pending)))
 
     async def _end(self, pending: int) -> None:
         if pending:
@@ -393,7 +393,7 @@ class TransactionWork:
         if error is None:
             self._notify_consumers(committed=self.core.state is TransactionState.COMMITTED)
         else:
-            self._engine.spawn(self._abort_expired())
+            self.engine.spawn(self._abort_expired())
 
     def _notify_consumers(self, *, committed: bool) -> None:
         for consumer in self._consumers:
@@ -413,7 +413,7 @@ class TransactionWork:
             producer.leave_transaction(self.core)
         self._settled.set()
         self._make_way()
-        self._engine.spawn(self._abort_expired())
+        self.engine.spawn(self._abort_expired())
 
     async def _abort_expired(self) -> None:
         """Abort the transaction, and have the consumers request redelivery of its acknowledged messages only then.
@@ -421,7 +421,7 @@ class TransactionWork:
         As long as the broker is about to abort it by itself, it redelivers nothing of that; and on Exclusive and
         Failover subscriptions it does not do so afterwards, unless requested.
         """
-        loop = self._engine.loop
+        loop = self.engine.loop
         until, pause = self.client.deadline(), _FIRST_PAUSE_SECONDS
         while loop.time() < until:
             try:

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_native._http import tls_failure
 from pulsar_native.engine.loop import Engine, track_socket
 from pulsar_native.exceptions import ConnectError, ConnectTimeout
 from pulsar_native.service_url import Address
@@ -384,7 +385,7 @@ def _is_own_time_out(error: OSError | None) -> bool:
 
 def _why(address: Address, error: OSError | None, timeout: float) -> str:
     if isinstance(error, ssl.SSLError):
-        return f"TLS with {address} failed: {error.reason or error}"
+        return tls_failure(str(address), error)
     if _is_own_time_out(error):
         return f"Connecting to {address} took longer than connection_timeout_ms ({timeout:g} s)"
     reason = os.strerror(error.errno) if error is not None and error.errno else str(error)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import JobRefused
 
 if TYPE_CHECKING:
     import pyarrow
@@ -162,6 +163,10 @@ class ParquetWriter:
     """Writer of a Parquet file with one row per message."""
 
     def __init__(self, output: AtomicFile | PartFiles) -> None:
+        """Raises `JobRefused` without pyarrow."""
+        from pulsar_native.arrow.package import import_pyarrow
+
+        import_pyarrow("Parquet", JobRefused)
         self._output = output
         self._writer: Any = None
         self._waiting: list[Part] = []

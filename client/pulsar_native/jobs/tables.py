@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.output import PathFactory, local_path
 
 _ROWS = 8192
@@ -83,8 +84,9 @@ def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | 
     """Return the reader of Arrow data: pyarrow's types, and the stream interface of others."""
     if isinstance(given, type) or not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
         return None
-    import pyarrow as pa
+    from pulsar_native.arrow.package import import_pyarrow
 
+    pa = import_pyarrow(f"A {_name(given)}")
     if isinstance(given, pa.Array | pa.ChunkedArray):
         validation.refuse("messages is one Arrow column: pass column.to_pylist(), or a table with named columns")
     if isinstance(given, pa.RecordBatch):
@@ -118,9 +120,11 @@ def _of_batches(batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
 def read_parquet(path: str, open_path: PathFactory = local_path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file, a few thousand of one row group at a time. Raises ValueError for another file.
 
-    Blocks for reading; may raise OSError.
+    Blocks for reading; may raise OSError. Raises `JobRefused` without pyarrow.
     """
-    import pyarrow as pa
+    from pulsar_native.arrow.package import import_pyarrow
+
+    pa = import_pyarrow("Parquet", JobRefused)
     from pyarrow import parquet
 
     with open_path(path).open("rb") as stream:

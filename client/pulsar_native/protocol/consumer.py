@@ -47,6 +47,10 @@ Slice = tuple[ReceivedEntry, Sequence[int]]
 """Messages of one entry, by their indexes in it."""
 
 
+def _place_of(message: Message) -> tuple[int, int, int]:
+    return message.entry.ledger_id, message.entry.entry_id, message.batch_index
+
+
 class Decoding(Protocol):
     """Decoding of deliveries, with what is known of them: acknowledgements, dead letters, keys, statistics."""
 
@@ -138,6 +142,9 @@ class ConsumerCore:
         # Number of attachments to a broker, and of requests to redeliver everything.
         self.attachment = 0
         self.epoch = 0
+        # Number of events after which messages dequeued before are redelivered, or not wanted any more: seeks, requests
+        # to redeliver everything, and attachments of a durable subscription.
+        self.restarts = 0
         # Id of the last entry that arrived since the broker's cursor was last moved.
         self.newest: pb.MessageIdData | None = None
         self.is_held = False
@@ -194,6 +201,8 @@ class ConsumerCore:
             self.reclaim_prefetched()
             start = self._position.start_message_id()
             self.drop_queued()
+            if self._position.is_durable:
+                self.restarts += 1
         self.attachment += 1
         self._delivered_to = NO_ENTRY if self._in_order else None
         self.newest = None
@@ -455,10 +464,16 @@ class ConsumerCore:
     def put_back(self, messages: Sequence[Message]) -> None:
         """Put messages back at the head of the queue: the application did not receive them."""
         self._open_cut()
-        self._all_messages.extendleft(reversed(messages))
+        waiting = self._all_messages
+        before: list[Message] = []
+        if messages and not self._redelivers_entries:
+            # Another receiver may have put earlier ones back: the order stays, and a reader's position is before both.
+            while waiting and _place_of(waiting[0]) < _place_of(messages[0]):
+                before.append(waiting.popleft())
+        waiting.extendleft(reversed([*before, *messages]))
         self.permits.to_return -= len(messages)
         if messages:
-            self._position.put_back(messages[0])
+            self._position.put_back(waiting[0])
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 
@@ -645,6 +660,7 @@ class ConsumerCore:
         returned = self.opened()[0] + sum(map(Delivery.undecoded_cost, self.all_deliveries))
         self._delivered_to = None
         self.drop_queued()
+        self.restarts += 1
         if self.rewinds:
             self.epoch += 1
             self.permits.to_return += returned
@@ -668,6 +684,7 @@ class ConsumerCore:
         self.reclaim_prefetched()
         self._position.on_seek(position, sought, inclusive=inclusive)
         self.drop_queued()
+        self.restarts += 1
 
     def drop_queued(self) -> None:
         """Drop everything queued: it is redelivered, or not wanted any more."""

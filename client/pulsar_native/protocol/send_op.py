@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native._message_fields import call_back
 from pulsar_native.enums import Result
 from pulsar_native.exceptions import PulsarException
@@ -110,7 +111,7 @@ class SendOp:
                 callback[0](result, message_id or UNSTORED)
             else:
                 callback(error, message_id)  # type: ignore[operator, misc]
-        except (Exception, SystemExit):
+        except CALLBACK_ERRORS:
             failed()
 
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:

@@ -116,7 +116,8 @@ class BytesSchema(Schema[bytes]):
             return value
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
-        raise mismatch(value, "bytes")
+        fix = "pass text.encode(), or give" if isinstance(value, str) else "give"
+        raise mismatch(value, "bytes", f"; {fix} the producer a schema")
 
     def decode(self, data: bytes) -> bytes:
         """Return the bytes."""
@@ -154,6 +155,6 @@ def definition_text(definition: Mapping[str, object]) -> bytes:
         raise InvalidConfiguration(f"The schema definition is not JSON: {error}") from error
 
 
-def mismatch(value: object, wanted: str) -> InvalidRecord:
+def mismatch(value: object, wanted: str, fix: str = "") -> InvalidRecord:
     """Return the error for a value of another type than the schema's."""
-    return InvalidRecord(f"The schema needs a value of type {wanted}, not {type(value).__name__}")
+    return InvalidRecord(f"The schema needs a value of type {wanted}, not {type(value).__name__}{fix}")

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
+from pulsar_native._type_names import class_name
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.base import Schema, mismatch
 from pulsar_native.schema.datum_check import DatumCheck, compile_check
@@ -148,7 +149,7 @@ def record_source(
     if isinstance(record_cls, type) and is_model(record_cls):
         model: Model[Any] = Model(record_cls, json=json)
         return None, model, model.definition
-    shown = record_cls.__name__ if isinstance(record_cls, type) else type(record_cls).__name__
+    shown = class_name(record_cls if isinstance(record_cls, type) else type(record_cls))
     raise InvalidConfiguration(
         f"The record class must be derived from Record, or be a dataclass or a pydantic model, not {shown}"
     )

@@ -36,6 +36,7 @@ from pulsar_native.config import (
     Router,
     TopicsChangedListener,
 )
+from pulsar_native.config.base import check_function
 from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
@@ -58,7 +59,7 @@ from pulsar_native.enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -120,7 +121,7 @@ class Client(NotPicklable):
         tls_certificate_file_path: str | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        check_names("Client", options, ClientOptions.__optional_keys__)
+        check_names(Client, options, ClientOptions.__optional_keys__)
         check_log_options(logger, log_conf_file_path)
         config = ClientConfig(
             service_url=service_url,
@@ -225,7 +226,7 @@ class Client(NotPicklable):
         :param batching_enabled: True puts several messages into one entry. Default False.
         :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
-        check_names("create_producer", options, ProducerOptions.__optional_keys__)
+        check_names(Client.create_producer, options, ProducerOptions.__optional_keys__)
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -314,7 +315,7 @@ class Client(NotPicklable):
         :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
         :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
-        check_names("subscribe", options, ConsumerOptions.__optional_keys__)
+        check_names(Client.subscribe, options, ConsumerOptions.__optional_keys__)
         config = ConsumerConfig(
             subscription_name=subscription_name,
             consumer_type=consumer_type,
@@ -343,6 +344,8 @@ class Client(NotPicklable):
         )
         _validation.check_stats_cache_time(broker_consumer_stats_cache_time_ms)
         _validation.check_event_listener(consumer_event_listener, config)
+        if message_listener is not None:
+            check_function("message_listener", message_listener)
         topics = _validation.checked_topics(topic, config, listener=topics_changed_listener)
         chain = ConsumerChain(interceptors, reads=False) if interceptors else None
         changed = events = None
@@ -390,7 +393,7 @@ class Client(NotPicklable):
             `read_next` raises then. Default None.
         :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
-        check_names("create_reader", options, ReaderOptions.__optional_keys__)
+        check_names(Client.create_reader, options, ReaderOptions.__optional_keys__)
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -403,6 +406,8 @@ class Client(NotPicklable):
             crypto_failure_action=crypto_failure_action,
             **options,
         )
+        if reader_listener is not None:
+            check_function("reader_listener", reader_listener)
         consumer_config = config.consumer_config()
         chain = ConsumerChain(interceptors, reads=True) if interceptors else None
         used_schema = _validation.checked_schema(schema)
@@ -431,7 +436,7 @@ class Client(NotPicklable):
         :param subscription_name: name of the non-durable subscription. Default None: a generated one.
         :param schema: the schema that decodes the values. Default None: bytes.
         """
-        check_names("create_table_view", options, TableViewOptions.__optional_keys__)
+        check_names(Client.create_table_view, options, TableViewOptions.__optional_keys__)
         config = ReaderConfig(
             topic=topic,
             start_message_id=MessageId.earliest,
@@ -522,7 +527,8 @@ class Client(NotPicklable):
         """Flush and close all producers, consumers and readers of this client, then the client. Blocks; thread-safe.
 
         Returns the number of messages and acknowledgements sent, failed and left; messages without a receipt by then
-        fail. Raises `AlreadyClosed` if the client was closed before.
+        fail. When it is interrupted (Ctrl-C), the client ends as with `shutdown()`. Raises `AlreadyClosed` if the
+        client was closed before, `OperationNotSupported` inside a callback of the client.
 
         :param timeout: limit in seconds, within which lost connections are also waited for. Default None: the operation
             time-out, without waiting for lost connections.
@@ -532,12 +538,16 @@ class Client(NotPicklable):
         if core is None:
             self._release()
             return CloseReport()
-        # Order of events: listeners stop first, so that each message they received can still be acknowledged.
-        self._listeners.stop()
-        if not core.engine.on_loop():
-            self._listeners.join(self._config.operation_timeout_seconds if limit is None else limit)
         try:
+            # Order of events: listeners stop first, so that each message they received can still be acknowledged.
+            self._listeners.stop()
+            self._listeners.join(self._config.operation_timeout_seconds if limit is None else limit)
             return core.engine.run(core.close(limit))
+        except BaseException:
+            # Interrupted, maybe before the core's close has begun: a second close raises, and nothing else would end
+            # the connections.
+            core.engine.call(core.shutdown)
+            raise
         finally:
             self._release()
 
@@ -546,7 +556,7 @@ class Client(NotPicklable):
 
         A later `close()` has no effect.
         """
-        check_generation(self._generation)
+        self._check_may_end("shutdown()")
         with self._lock:
             if self._closed:
                 return
@@ -559,8 +569,17 @@ class Client(NotPicklable):
         finally:
             self._release()
 
-    def _end(self) -> ClientCore | None:
+    def _check_may_end(self, method: str) -> None:
+        # Before the client counts as closed: nothing could close it after that.
         check_generation(self._generation)
+        if self._core is not None and self._core.engine.on_loop():
+            raise OperationNotSupported(
+                f"{method} was called inside a callback of the client, where it would wait for itself; call it in "
+                "another thread"
+            )
+
+    def _end(self) -> ClientCore | None:
+        self._check_may_end("close()")
         with self._lock:
             if self._is_shut_down:
                 return None

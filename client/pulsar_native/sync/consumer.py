@@ -12,14 +12,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pulsar_native import _validation
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native._message_fields import MessageQueue, compiled_form
 from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
+from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import BatchFull, batch_collector
-from pulsar_native.engine.consumer.listener import Drain, ListenerThreads
+from pulsar_native.engine.consumer.listener import Drain, ListenerThreads, is_thread_of
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
@@ -34,6 +36,7 @@ from pulsar_native.exceptions import (
     PulsarException,
     Timeout,
     TopicNotFound,
+    log_text,
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -52,6 +55,8 @@ T = TypeVar("T")
 _MIB = 1024 * 1024
 # Seconds without a message after which a bounded read asks the broker whether any are left.
 _SETTLE_SECONDS = 0.5
+# Pause of a listener before the next attempt to fetch a writer's schema, in seconds.
+_RETRY_SECONDS = 1.0
 
 
 class Receiving(Closeable, Generic[T_co]):
@@ -81,6 +86,9 @@ class Receiving(Closeable, Generic[T_co]):
         if inner.chain is not None:
             inner.chain.bind(self)
         self._has_listener = False
+        # True while the listener waits for another attempt to fetch a writer's schema.
+        self._is_retrying = False
+        self._submit: Callable[[Drain], None] | None = None
         self._listener: Callable[[Message[T_co]], Any] = _ignore
         self._kept = kept
         self._listening = True
@@ -105,9 +113,16 @@ class Receiving(Closeable, Generic[T_co]):
         return message
 
     def _take(
-        self, deadline: float | None, dequeue: Callable[[], Message[T_co] | None] | None = None
+        self,
+        deadline: float | None,
+        dequeue: Callable[[], Message[T_co] | None] | None = None,
+        collected: list[Message[T_co]] | None = None,
     ) -> Message[T_co] | None:
-        """Return the next message, None if there is none before the deadline (monotonic seconds)."""
+        """Return the next message, None if there is none before the deadline (monotonic seconds).
+
+        If its writer's schema cannot be fetched, it is queued again, and before it those `collected`, which are none
+        then. With a listener the fetch is repeated later, and None is returned.
+        """
         if self._process.is_over:
             check_generation(self._generation)
         inner = self._inner
@@ -120,7 +135,7 @@ class Receiving(Closeable, Generic[T_co]):
                 return None
         if not self._has_listener:
             self._prefetched = inner.prefetched
-        return self._attend(message) if self._attends else message
+        return self._attend(message, collected or []) if self._attends else message
 
     def _take_now(self) -> Message[T_co] | None:
         """Return the next message if none is prefetched, for the listener; None if there is none, or at the end."""
@@ -129,10 +144,17 @@ class Receiving(Closeable, Generic[T_co]):
         except AlreadyClosed:
             return None
 
-    def _attend(self, message: Message[T_co]) -> Message[T_co]:
+    def _attend(self, message: Message[T_co], collected: list[Message[T_co]]) -> Message[T_co] | None:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
-            self._load_schema(message, version)
+            try:
+                with self._inner.put_back_on_error(message, collected):
+                    self._load_schema(message, version)
+            except Exception as error:
+                if not self._has_listener or isinstance(error, AlreadyClosed):
+                    raise
+                self._retry_later(error)
+                return None
         chain = self._inner.chain
         return message if chain is None else chain.arrived(message)
 
@@ -143,6 +165,22 @@ class Receiving(Closeable, Generic[T_co]):
             message.entry.schema.learn(version, schema)
         except TopicNotFound:
             message.entry.schema.miss(version)
+
+    def _retry_later(self, error: Exception) -> None:
+        """Have the listener's thread take the same message again after a pause, in which it can do other work."""
+        self._is_retrying = True
+        _log.warning(
+            "Cannot fetch the writer's schema of a message of %s for its listener, next try in %g s: %s",
+            self.topic(), _RETRY_SECONDS, log_text(error),
+        )  # fmt: skip
+        engine = self._engine
+        engine.call(engine.loop.call_later, _RETRY_SECONDS, self._retry)
+
+    def _retry(self) -> None:
+        self._is_retrying = False
+        wake = self._inner.on_ready
+        if wake is not None:
+            wake()
 
     def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in order of arrival until `take` returns something; None at the deadline (monotonic seconds)."""
@@ -166,7 +204,8 @@ class Receiving(Closeable, Generic[T_co]):
         # The client keeps what listens, so that an application need not; the engine does not, so that both can go.
         self._kept.add(self)
         inner = self._inner
-        inner.on_ready = wake = _wake_of(weakref.ref(self), self._threads.assign())
+        self._submit = submit = self._threads.assign()
+        inner.on_ready = wake = _wake_of(weakref.ref(self), submit)
         # With receiver_queue_size=0, the first attempt requests the first message.
         if inner.may_have_more() or inner.asks_for_each:
             wake()
@@ -175,7 +214,7 @@ class Receiving(Closeable, Generic[T_co]):
         """Call the listener for what is queued. In the listener's thread."""
         inner, threads, listener = self._inner, self._threads, self._listener
         with self._draining:
-            while self._listening and threads.is_open:
+            while self._listening and threads.is_open and not self._is_retrying:
                 message: Message[T_co] | None
                 try:
                     message = inner.prefetched.popleft()
@@ -185,13 +224,17 @@ class Receiving(Closeable, Generic[T_co]):
                     return
                 try:
                     listener(message)
-                except (Exception, SystemExit):
+                except CALLBACK_ERRORS:
                     # The message stays unacknowledged: redelivered after the ack time-out or to the next consumer.
                     name = inner.children[0].name
                     _log.exception(
                         "The message listener of consumer %s of %s failed for %s",
                         name, message.topic_name(), message.message_id(),
                     )  # fmt: skip
+
+    def _on_listener_thread(self) -> bool:
+        """Return True if the calling thread is the one that calls the listener."""
+        return self._submit is not None and is_thread_of(self._submit)
 
     def _stop_listening(self, limit: float | None) -> None:
         """Stop calling the listener and wait up to `limit` seconds for its running call.
@@ -373,7 +416,9 @@ class Consumer(Receiving[T_co]):
             while True:
                 message = None
                 with contextlib.suppress(BatchFull):
-                    while (message := self._take(collector.deadline, collector.dequeue)) is not None:
+                    while (
+                        message := self._take(collector.deadline, collector.dequeue, collector.messages)
+                    ) is not None:
                         if collector.add(message) or collector.add_all(self._prefetched):
                             break
                 if not self._inner.held:
@@ -680,6 +725,7 @@ class Reader(Receiving[T_co]):
         :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
             Default None: all.
         """
+        import_pyarrow("arrow_batches")
         work = ArrowRangeReader(
             self._inner,
             end=end,

@@ -10,7 +10,7 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.engine.loop import check_generation
 from pulsar_native.engine.waiter import Wait
-from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.exceptions import AlreadyClosed, NotAllowedError
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport
 from pulsar_native.sync._base import Closeable
@@ -70,10 +70,16 @@ class TableView(Closeable, TableMapping[T_co]):
     def refresh(self) -> None:
         """Wait until all messages published before this call are in the table. Blocks; thread-safe.
 
-        Raises `AlreadyClosed`, and `Timeout` if the broker does not answer. It must not be called from a listener,
-        whose thread updates the table.
+        Raises `AlreadyClosed`, `Timeout` if the broker does not answer, and `NotAllowedError` in the listener thread
+        that updates the table: that of its listeners, and of those of other consumers on the same thread.
         """
         check_generation(self._generation)
+        if self._receiving._on_listener_thread():
+            raise NotAllowedError(
+                "refresh() was called in the listener thread that updates the table, where it would wait for itself; "
+                "call it in another thread",
+                topic=self._inner.description,
+            )
         if not self._has_history:
             return
         ends = self._engine.run_eager(self._inner.last_message_ids())

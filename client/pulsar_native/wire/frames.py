@@ -38,6 +38,7 @@ _SEND_HEAD = Struct(">2sII")
 _SIZE = Struct(">I")
 _HEAD_SIZE = _HEAD.size
 _TOTAL_SIZE = 4  # the total counts everything after itself
+_WEB_PORT = " An HTTP server answered: a broker's binary port is 6650 by default, 6651 with TLS"
 
 # A broker newer than this client may have more values of these enumerations. Their fields are required, so such a
 # command parses as incomplete though it is not: reading the field returns the enumeration's first value (an unknown
@@ -159,9 +160,10 @@ class FrameDecoder:
     def _sizes(self, buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
         total, size = _HEAD.unpack_from(buffer, position)
         if total + _TOTAL_SIZE > self.max_frame_size:
+            hint = _WEB_PORT if _SIZE.pack(total) == b"HTTP" else ""
             raise ProtocolViolation(
                 f"A frame of {total + _TOTAL_SIZE} bytes exceeds the limit of {self.max_frame_size};"
-                " is this a Pulsar broker's binary port?"
+                f" is this a Pulsar broker's binary port?{hint}"
             )
         if not 0 < size <= total - 4:
             raise ProtocolViolation(f"A frame of {total} bytes cannot hold a command of {size} bytes")

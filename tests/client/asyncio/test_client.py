@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -34,6 +35,41 @@ async def test_client_of_another_loop_refused(fake: FakeBroker, client: Client) 
 
     with pytest.raises(OperationNotSupported, match="one for each loop"):
         await asyncio.to_thread(elsewhere)
+
+
+async def test_producer_on_another_loop_sends_nothing(fake: FakeBroker, client: Client) -> None:
+    """The call would queue a message, and fail with the error of a future it cannot wait for."""
+    producer = await client.create_producer("t")
+
+    async def call(method: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        await method(*arguments)
+
+    for method, *arguments in (
+        (producer.send, b"m"),
+        (producer.enqueue, b"m"),
+        (producer.send_many, [b"m"]),
+        (producer.flush,),
+        (producer.close,),
+    ):
+        with pytest.raises(OperationNotSupported, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, call(method, *arguments))
+    assert producer.is_connected()
+    await producer.flush()
+    assert not fake.seen(Kind.SEND)
+
+
+async def test_client_close_on_another_loop_refused(fake: FakeBroker) -> None:
+    client = Client(fake.url)
+    producer = await client.create_producer("t", batching_max_publish_delay_ms=60_000)
+    sent = await producer.enqueue(b"waits for its batch")
+
+    def elsewhere() -> None:
+        asyncio.run(client.close())
+
+    with pytest.raises(OperationNotSupported, match="one for each loop"):
+        await asyncio.to_thread(elsewhere)
+    report = await client.close()
+    assert [each.sent for each in report.producers] == [1] and (await sent).entry_id() == 0
 
 
 def test_client_outside_of_a_loop_refused(fake: FakeBroker) -> None:

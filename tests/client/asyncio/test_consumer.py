@@ -14,6 +14,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
 from support.fake_broker import FakeBroker, Peer, frame, swallow
+from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -107,6 +108,64 @@ async def test_batch_receive_cancelled_has_them_redelivered(fake: FakeBroker, cl
     asked = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES, 2)
     ids = [place.entryId for each in asked for place in each.command.redeliverUnacknowledgedMessages.message_ids]
     assert sorted(ids) == [0, 1]
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_receive_cancelled_at_schema_fetch_comes_next(fake: FakeBroker, client: Client, batch: bool) -> None:
+    topic = FakeTopic(fake)
+    refuse_schema(fake, b"", 0)
+    policy = ConsumerBatchReceivePolicy(3, 0, 10_000)
+    consumer = await client.subscribe(
+        "t", "s", consumer_type=ConsumerType.Shared, schema=SCHEMA, batch_receive_policy=policy
+    )
+    if batch:
+        topic.publish_entry(avro_entry(0))
+        assert (await consumer.receive(10_000)).value() == {"n": 0}
+    answer, fake.answers[Kind.GET_SCHEMA] = fake.answers[Kind.GET_SCHEMA], swallow
+    fetches = len(fake.seen(Kind.GET_SCHEMA))
+    # The first message of the batch has a known schema, the second one has not.
+    for number, version in ((1, b"\1"), (2, b"\2"), (3, b"\2")) if batch else ((1, b"\2"), (2, b"\2"), (3, b"\2")):
+        topic.publish_entry(avro_entry(number, version))
+    receiving = asyncio.ensure_future(consumer.batch_receive() if batch else consumer.receive())
+    await until(lambda: len(fake.seen(Kind.GET_SCHEMA)) == fetches + 1)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    fake.answers[Kind.GET_SCHEMA] = answer
+    assert [message.value()["n"] for message in await consumer.batch_receive()] == [1, 2, 3]
+    assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+
+
+@pytest.mark.parametrize(
+    ("reads", "event", "kept"),
+    [(True, "seek", 0), (True, "reconnect", 1), (False, "seek", 0), (False, "redeliver", 0), (False, "reconnect", 0)],
+)
+async def test_receive_cancelled_at_schema_fetch_dropped_as_queue(
+    fake: FakeBroker, client: Client, reads: bool, event: str, kept: int
+) -> None:
+    topic = FakeTopic(fake)
+    fake.answers[Kind.GET_SCHEMA] = swallow
+    consumer: Any
+    if reads:
+        consumer = await client.create_reader("t", MessageId.earliest, schema=SCHEMA)
+    else:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, schema=SCHEMA)
+    receiving = asyncio.ensure_future(consumer.read_next() if reads else consumer.receive())
+    await started(consumer)
+    topic.publish_entry(avro_entry(0))
+    await until(lambda: len(fake.seen(Kind.GET_SCHEMA)) == 1)
+    # Each of them drops what is queued; only a reader's position is still before the message after a reconnection.
+    if event == "seek":
+        await consumer.seek(MessageId.earliest)
+    elif event == "redeliver":
+        consumer.redeliver_unacknowledged_messages()
+    else:
+        fake.peers[0].close()
+        await until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == 2 and consumer.is_connected())
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    assert consumer.stats().msg_num_in_receiver_queue == kept
 
 
 async def test_acknowledge_leaves_together(fake: FakeBroker, client: Client) -> None:

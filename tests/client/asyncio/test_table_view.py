@@ -18,6 +18,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import FakeBroker, Peer, failure
+from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -156,7 +157,25 @@ async def test_view_closed_ends_its_refresh(topic: FakeTopic, client: Client, mo
         await asyncio.wait_for(refreshing, 10)
 
 
-async def test_view_goes_on_after_missing_schema(caplog: pytest.LogCaptureFixture) -> None:
+async def test_view_schema_fetch_failed_retries(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(table_view, "_RETRY_SECONDS", 0.05)
+    topic = FakeTopic(fake)
+    refuse_schema(fake, b"\1", 2)
+    view = await client.create_table_view("t", schema=SCHEMA)
+    for number in range(3):
+        topic.publish_entry(avro_entry(number, partition_key=f"k{number}"))
+    async with asyncio.timeout(10):
+        await view.refresh()
+    assert dict(view) == {f"k{number}": {"n": number} for number in range(3)}
+
+
+async def test_view_goes_on_after_missing_schema(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "_RETRY_SECONDS", 0)
     given: list[Any] = [Timeout("no schema"), "message", AlreadyClosed("the end")]
     applied: list[Any] = []
 
@@ -174,4 +193,4 @@ async def test_view_goes_on_after_missing_schema(caplog: pytest.LogCaptureFixtur
 
     await table_view._Intake(Receiving(), Applied()).follow()  # type: ignore[arg-type]
     assert applied == ["message"] and not given
-    assert "A message is missing in the table view of t: no schema" in caplog.text
+    assert "Cannot fetch the writer's schema of a message for the table view of t" in caplog.text

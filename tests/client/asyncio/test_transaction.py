@@ -8,7 +8,7 @@ import pytest
 
 from pulsar_native.asyncio import Client
 from pulsar_native.enums import TransactionState
-from pulsar_native.exceptions import InvalidTxnStatusError, NotAllowedError
+from pulsar_native.exceptions import InvalidTxnStatusError, NotAllowedError, OperationNotSupported
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, Peer
@@ -85,3 +85,12 @@ async def test_failed_send_aborts_and_raises_its_error(
     with pytest.raises(NotAllowedError):
         await transaction.commit()
     assert actions(fake) == [1] and not fake.seen(Kind.SEND)
+
+
+async def test_end_on_another_loop_is_refused(fake: FakeBroker, client: Client) -> None:
+    transaction = await client.new_transaction()
+    for end in (transaction.commit, transaction.abort):
+        with pytest.raises(OperationNotSupported, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, end())
+    assert transaction.state() is TransactionState.OPEN and not actions(fake)
+    await transaction.abort()

@@ -66,6 +66,23 @@ def test_token_invalid_raises(token: object) -> None:
         AuthenticationToken(token)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("token", "fault"),
+    [
+        ("", "is empty"),
+        ("secret\n", "has white space around it.*strip it"),
+        ("top secret", "has white space that no token has"),
+        ("s\u00fccret", "has characters that no token has"),
+    ],
+)
+def test_token_error_names_fault_only(token: str, fault: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"^The token {fault}$") as caught:
+        AuthenticationToken(token)
+    with pytest.raises(ErrorGettingAuthenticationData, match=f"{fault}$"):
+        AuthenticationToken(lambda: token).auth_data()
+    assert "cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["env:NAME", "file:///path"])
 def test_token_reference_as_literal_hints_at_fix(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="from_reference"):

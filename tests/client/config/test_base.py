@@ -33,6 +33,28 @@ MINIMAL: list[tuple[type[Any], dict[str, Any]]] = [
 ]
 
 
+class CoroutineKeyReader:
+    """A key reader of coroutine functions."""
+
+    async def get_public_key(self, *_: Any) -> None:
+        """Do nothing."""
+
+    get_private_key = get_public_key
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ProducerConfig, {"topic": "t", "encryption_key": "k"}),
+        (ConsumerConfig, {"subscription_name": "s"}),
+        (ReaderConfig, {"topic": "t", "start_message_id": MessageId.earliest}),
+    ],
+)
+def test_key_reader_of_coroutines_raises(kind: type[Any], options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"crypto_key_reader\.get_public_key must be a plain function"):
+        kind.from_mapping({**options, "crypto_key_reader": CoroutineKeyReader()})
+
+
 @pytest.mark.proves("C18", "C118")
 @pytest.mark.parametrize(("kind", "options"), MINIMAL, ids=lambda value: getattr(value, "__name__", ""))
 def test_replace_leaves_the_first_unchanged(kind: type[Any], options: dict[str, Any]) -> None:

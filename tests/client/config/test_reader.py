@@ -22,6 +22,9 @@ def test_reader_topics() -> None:
     for wrong in ([], [""], 5, None, ["a", 5]):
         with pytest.raises((InvalidConfiguration, InvalidTopicName), match="a reader needs a topic"):
             several.replace(topic=wrong)
+    for wrong in (b"t", [b"t"]):
+        with pytest.raises(InvalidConfiguration, match=r"a reader needs a topic, .*not bytes"):
+            several.replace(topic=wrong)
     assert several.replace(subscription_name="mine").consumer_config().subscription_name == "mine"
 
 

@@ -278,6 +278,31 @@ async def test_close_during_creation_leaves_nothing(fake: FakeBroker, cores: Cor
     assert core.producers == set() and core.pool.connections() == []
 
 
+@pytest.mark.asyncio
+@pytest.mark.proves("C187")
+@pytest.mark.parametrize("rounds", [1, 2, 20])
+async def test_close_cancelled_drops_connections(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, rounds: int
+) -> None:
+    core = cores(fake.url)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    consumer = await subscribed(core)
+    fake.peers[0].muted = True
+    outcomes: list[PulsarException | None] = []
+    producer.enqueue(b"x", b"", None, lambda error, place: outcomes.append(error))
+    closing = asyncio.create_task(core.close())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert await asyncio.to_thread(fake.peers[0].gone.wait, 10)
+    assert isinstance(outcomes[0], AlreadyClosed) and consumer.is_closed
+    assert not core.producers and not core.consumers and not core.pool.connections()
+    with pytest.raises(AlreadyClosed):
+        await core.close()
+
+
 @pytest.mark.proves("C187")
 def test_close_sync_client_leaves_no_thread_or_socket(fake: FakeBroker) -> None:
     before = set(threading.enumerate())

@@ -14,6 +14,7 @@ import pytest
 
 import pulsar_native
 from broker_keys import Certificates
+from pulsar_native.auth import AuthenticationToken
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.connection import Connection
@@ -162,6 +163,10 @@ async def test_credentials_refused_ends_immediately(fake: FakeBroker, cores: Cor
         await core.topic_partition_count("t", auto_create=True)
     assert time.monotonic() - started < 2 and len(fake.peers) == 1
     assert caught.value.broker == fake.address
+    assert caught.value.message.endswith("; no credentials were given: set authentication")
+    core = cores(fake.url, authentication=AuthenticationToken("x"))
+    with pytest.raises(AuthenticationError, match=r"refused the credentials: bad token \["):
+        await core.topic_partition_count("t", auto_create=True)
 
 
 @pytest.mark.asyncio
@@ -178,7 +183,8 @@ async def test_handshake_peer_hangs_up_hint(fake: FakeBroker, cores: Cores) -> N
 @pytest.mark.asyncio
 async def test_handshake_web_server_raises(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.CONNECT] = lambda peer, command: [b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"]
-    with pytest.raises(ProtocolViolation, match="is this a Pulsar broker's binary port") as caught:
+    match = "is this a Pulsar broker's binary port.* An HTTP server answered: .* 6650 by default"
+    with pytest.raises(ProtocolViolation, match=match) as caught:
         await connect(cores(fake.url), fake)
     assert caught.value.broker == fake.address
 

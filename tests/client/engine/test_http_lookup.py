@@ -98,6 +98,7 @@ async def test_http_lookup_refusals(cores: Cores, answer: Answer, kind: type[Pul
             await core.lookup.broker_of(TOPIC)
         assert type(caught.value) is kind and caught.value.retryable is retryable
         assert caught.value.topic == TOPIC.full
+        assert ("no credentials were given" in str(caught.value)) is (kind is AuthenticationError)
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from typing import Any
 
@@ -70,7 +71,9 @@ def test_before_send_passes_through_all_in_order() -> None:
     [
         ({"eligible": False}, False),
         ({"eligible": ValueError("x")}, False),
+        ({"eligible": asyncio.CancelledError("x")}, False),
         ({"before_send": ValueError("x")}, True),
+        ({"before_send": asyncio.CancelledError("x")}, True),
         ({"before_send": None}, True),
         ({"before_send": b"x"}, True),
     ],
@@ -81,14 +84,15 @@ def test_before_send_failure_leaves_the_message(
     chain = producing(Marking([], "a"), wrong := Marking([], "b", **answer), Marking([], "c"))
     message, caring = chain.before_send(OutgoingMessage(b"x"))
     assert list(message.properties or {}) == ["a", "c"] and (wrong in caring) is cares
-    raised = any(isinstance(each, Exception) for each in answer.values())
+    raised = any(isinstance(each, BaseException) for each in answer.values())
     assert ("The interceptor Marking failed in" in caplog.text) is raised
 
 
+@pytest.mark.parametrize("fault", [SystemExit("x"), asyncio.CancelledError("x")], ids=repr)
 @pytest.mark.parametrize("error", [None, ValueError("not stored")])
-def test_receipt_reaches_those_that_care(error: Exception | None) -> None:
+def test_receipt_reaches_those_that_care(error: Exception | None, fault: BaseException) -> None:
     calls: Calls = []
-    first = Marking(calls, "a", on_send_acknowledgement=SystemExit("x"))
+    first = Marking(calls, "a", on_send_acknowledgement=fault)
     chain = producing(first, Marking(calls, "b", eligible=False), Marking(calls, "c"))
     live = Live()
     chain.bind(live)
@@ -99,9 +103,10 @@ def test_receipt_reaches_those_that_care(error: Exception | None) -> None:
     assert calls == [("a", live, message, message_id, error), ("c", live, message, message_id, error)]
 
 
-def test_chain_closes_each_once_despite_errors() -> None:
+@pytest.mark.parametrize("fault", [ValueError("x"), asyncio.CancelledError("x")], ids=repr)
+def test_chain_closes_each_once_despite_errors(fault: BaseException) -> None:
     calls: Calls = []
-    chain = producing(Marking(calls, "a", close=ValueError("x")), Marking(calls, "b"))
+    chain = producing(Marking(calls, "a", close=fault), Marking(calls, "b"))
     chain.close()
     chain.close()
     assert calls == [("a", "close"), ("b", "close")]
@@ -134,6 +139,17 @@ def test_chain_of_another_kind_raises(make: Any, words: str) -> None:
         make()
 
 
+async def coroutine(*_: Any) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("name", [name for name in vars(ProducerInterceptor) if not name.startswith("_")])
+def test_chain_of_a_coroutine_method_raises(name: str) -> None:
+    interceptor = type("Mine", (ProducerInterceptor,), {name: coroutine})()
+    with pytest.raises(InvalidConfiguration, match=rf"Mine\.{name} must be a plain function"):
+        producing(interceptor)
+
+
 # --- consumers --------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +162,7 @@ class Replacing(ConsumerInterceptor):
 
     def before_consume(self, consumer: Any, message: Message) -> Message:
         found = self._answers.pop(0)
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         answer: Message = found
         return answer
@@ -171,8 +187,9 @@ class Reading(ReaderInterceptor):
 
 def test_arrived_takes_only_messages() -> None:
     message, other = received(b"a"), received(b"b")
-    chain = ConsumerChain([Replacing(other, None, ValueError("x"), "text")], reads=False)
-    assert [chain.arrived(message) for _ in range(4)] == [other, message, message, message]
+    answers = other, None, ValueError("x"), asyncio.CancelledError("x"), "text"
+    chain = ConsumerChain([Replacing(*answers)], reads=False)
+    assert [chain.arrived(message) for _ in answers] == [other, *[message] * 4]
 
 
 def test_arrived_asks_readers_by_their_own_method() -> None:

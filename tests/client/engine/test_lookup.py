@@ -284,7 +284,7 @@ async def test_partitions_unknown_topic_named(fake: FakeBroker, cores: Cores) ->
 
     fake.answers[Kind.PARTITIONED_METADATA] = unknown
     core = cores(fake.url)
-    with pytest.raises(TopicNotFound, match="persistent://public/default/t"):
+    with pytest.raises(TopicNotFound, match=r"does not exist: create it .*\[topic=persistent://public/default/t"):
         await core.lookup.partitions(TOPIC, core.deadline(), auto_create=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from broker_keys import Certificates
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import Transport, _after, _resolve, dial
 from pulsar_native.exceptions import ConnectError
 from pulsar_native.service_url import Address
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import HOST, FakeBroker
+from support.http_peer import Answer, http_peer
 from support.until import until
 
 
@@ -300,6 +303,32 @@ async def test_dial_times_out(black_hole: tuple[str, int]) -> None:
     with pytest.raises(ConnectError, match=r"connection_timeout_ms \(0.3 s\)"):
         await dial(engine_here(), Address(*black_hole), timeout=0.3, tls=None, server_name=None)
     assert 0.3 <= time.monotonic() - started < 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("name", "is_trusted", "expected"),
+    [
+        (HOST, False, "CERTIFICATE_VERIFY_FAILED.*set tls_trust_certs_file_path"),
+        ("elsewhere", True, "CERTIFICATE_VERIFY_FAILED.*not valid for 'elsewhere'.*tls_validate_hostname"),
+    ],
+    ids=["authority", "host"],
+)
+async def test_dial_untrusted_certificate_names_option(
+    tls_fake: FakeBroker, certificates: Certificates, name: str, is_trusted: bool, expected: str
+) -> None:
+    tls = ssl.create_default_context(cafile=str(certificates.authority) if is_trusted else None)
+    with pytest.raises(ConnectError, match=f"^TLS with .* failed: {expected}") as caught:
+        await dial(engine_here(), Address(HOST, tls_fake.port), timeout=5, tls=tls, server_name=name)
+    assert caught.value.retryable
+
+
+@pytest.mark.asyncio
+async def test_dial_plain_port_asks_for_tls_port() -> None:
+    with http_peer(lambda _: Answer()) as peer:
+        address = Address(HOST, int(peer.url.rpartition(":")[2]))
+        with pytest.raises(ConnectError, match=r"TLS with .* failed: .*; is this the TLS port"):
+            await dial(engine_here(), address, timeout=5, tls=ssl.create_default_context(), server_name=HOST)
 
 
 @pytest.mark.asyncio

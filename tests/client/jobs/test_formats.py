@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyarrow import parquet
 from pulsar_native import EntryRange, arrow_schema
 from pulsar_native.jobs import formats
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries
+from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter, format_of
 from pulsar_native.jobs.id_ranges import ids_of
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageFailed, MessageHandler
@@ -306,6 +308,12 @@ def test_parquet_leaves_out_rows_of_earlier_batches(
     known = [index for index in present if index in (0, 2)]
     found = [index for each in batch.others().get(TOPIC, []) for index in range(each[2], each[3] + 1)]
     assert found == known and batch.count == len(kept)
+
+
+def test_parquet_writer_without_pyarrow_is_refused(output: AtomicFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(JobRefused, match=r"^Parquet needs .*'pulsar-native\[arrow\]'"):
+        ParquetWriter(output)
 
 
 def test_parquet_discard_without_a_file_or_twice(output: AtomicFile) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from pulsar_native import InvalidConfiguration
 from pulsar_native.jobs import tables
+from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.sources import Source
 
 ROWS = [{"n": n, "text": None if n % 3 == 0 else f"t{n}"} for n in range(100)]
@@ -164,6 +167,16 @@ def test_read_parquet_opens_anew_each_time(tmp_path: Path) -> None:
     assert next(rows) == ROWS[0] and opened == ["s3://a/rows"]
 
 
+def test_tables_without_pyarrow_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, path = Stream(TABLE), str(tmp_path / "rows.parquet")
+    parquet.write_table(TABLE, path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InvalidConfiguration, match=r"^A \w+ Stream needs .*'pulsar-native\[arrow\]'"):
+        Source.of(data)
+    with pytest.raises(JobRefused, match=r"^Parquet needs .*'pulsar-native\[arrow\]'"):
+        list(Source.of_file(path, None))
+
+
 def test_tables_rows_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_ROWS", 7)
     assert list(Source.of(pa.Table.from_pylist(ROWS))) == ROWS
@@ -177,7 +190,6 @@ def test_source_of_table_with_one_name_twice_is_refused() -> None:
 
 def test_tables_import_nothing_for_a_list() -> None:
     import subprocess
-    import sys
 
     script = (
         "import sys; from pulsar_native.jobs.sources import Source; list(Source.of([1]));"

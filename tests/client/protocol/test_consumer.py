@@ -439,6 +439,25 @@ def test_put_back_then_reattach_reader_starts_with_them() -> None:
     assert values(core) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_put_back_by_several_receivers_keeps_order(order: tuple[int, ...]) -> None:
+    core, _ = core_of(durable=False, start=MessageId.earliest)
+    core.begin_attachment()
+    core.attached()
+    core.append(command(0), batch(0, 4))
+    taken = [message for _ in range(3) if (message := core.dequeue()) is not None]
+    for number in order:
+        core.put_back([taken[number]])
+    core.detached()
+    assert core.begin_attachment() == MessageId(-1, LEDGER, 0, 0)
+    core.attached()
+    core.append(command(0), batch(0, 4))
+    taken = [message for _ in range(3) if (message := core.dequeue()) is not None]
+    for number in order:
+        core.put_back([taken[number]])
+    assert values(core) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("ahead", [None, 0, 2, 100])
 def test_next_size_is_of_the_message_dequeued_next(ahead: int | None) -> None:
     core, _ = attached(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -27,6 +28,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import metadata_of
 
 FAIL, SEND = ProducerCryptoFailureAction
+READER_ERRORS = [
+    CryptoError("gone"), OSError("gone"), KeyError("secret"), SystemExit("secret"), asyncio.CancelledError("secret"),
+]  # fmt: skip
 
 
 @cache
@@ -55,7 +59,7 @@ class Ring:
         self.names = set(names)
         self.asked: list[str] = []
         self.metadata: list[Mapping[str, str]] = []
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.generation = ""
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
@@ -153,8 +157,8 @@ def test_renew_every_four_hours_with_current_public_keys() -> None:
 
 
 @pytest.mark.proves("C60")
-@pytest.mark.parametrize("error", [CryptoError("gone"), OSError("gone"), KeyError("secret")])
-def test_renew_failure_keeps_data_key(error: Exception) -> None:
+@pytest.mark.parametrize("error", READER_ERRORS, ids=repr)
+def test_renew_failure_keeps_data_key(error: BaseException) -> None:
     for action in ProducerCryptoFailureAction:
         time, ring = Time(), Ring("a")
         made = encryptor(ring, "a", action=action, time=time)
@@ -230,8 +234,8 @@ def test_cache_evicts_least_recently_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(ring.asked) == 4
 
 
-@pytest.mark.parametrize("error", [CryptoError("gone"), OSError("gone"), KeyError("secret")])
-def test_fetch_failure_reported_once_retried_after_a_second(error: Exception) -> None:
+@pytest.mark.parametrize("error", READER_ERRORS, ids=repr)
+def test_fetch_failure_reported_once_retried_after_a_second(error: BaseException) -> None:
     time, ring = Time(), Ring("a")
     made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
     made.renew()

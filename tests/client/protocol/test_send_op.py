@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_batch_callbacks_get_own_ids() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("fault", [ValueError("mine"), SystemExit("mine")], ids=["exception", "exit"])
+@pytest.mark.parametrize("fault", [ValueError("mine"), SystemExit("mine"), asyncio.CancelledError("mine")], ids=repr)
 def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture, fault: BaseException, count: int) -> None:
     made = core()
     told = []

@@ -34,6 +34,13 @@ def test_bytes_only(value: object) -> None:
         BytesSchema().encode(value)  # type: ignore[arg-type]
 
 
+def test_bytes_schema_error_names_fix() -> None:
+    with pytest.raises(InvalidRecord, match=r"not str; pass text\.encode\(\), or give the producer a schema$"):
+        BytesSchema().encode("text")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecord, match=r"not dict; give the producer a schema$"):
+        BytesSchema().encode({})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", [None, 3, b"text", "\ud800"])
 def test_text_only(value: object) -> None:
     with pytest.raises(InvalidRecord):

@@ -6,13 +6,18 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 import pulsar_native
 from pulsar_native import Client, ConsumerEventListener, ConsumerType
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.waiter import Wait
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported, PulsarException
+from pulsar_native.message_id import MessageId
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, swallow
 from support.until import wait_until
@@ -100,6 +105,42 @@ def test_client_close_reports_its_parts(fake: FakeBroker) -> None:
     assert [each.topic for each in report.consumers] == ["persistent://public/default/other"]
     closings = fake.seen(Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER)
     assert {seen.command.type for seen in closings} == {Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER}
+
+
+@pytest.mark.parametrize("place", [(ListenerThreads, "join"), (Wait, "wait")], ids=lambda place: place[0].__name__)
+def test_client_close_interrupted_drops_connections(
+    place: tuple[type, str], fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # It keeps the engine's thread running, whose end would close the connections.
+    with Client(fake.url) as other:
+        other.get_topic_partitions("t")
+        client = Client(fake.url)
+        client.create_producer("t")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(*place, interrupted)
+            client.close()
+        assert fake.peers[1].gone.wait(10) and not fake.peers[0].gone.is_set()
+        with pytest.raises(AlreadyClosed):
+            client.close()
+
+
+@pytest.mark.parametrize("method", [Client.close, Client.shutdown])
+def test_client_end_inside_callback_refused(method: Callable[[Client], object], fake: FakeBroker) -> None:
+    raised: SimpleQueue[PulsarException] = SimpleQueue()
+
+    def callback(_result: pulsar_native.Result, _id: MessageId) -> None:
+        try:
+            method(client)
+        except PulsarException as error:
+            raised.put(error)
+
+    client = Client(fake.url)
+    client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=1).send_async(b"x", callback)
+    assert isinstance(raised.get(timeout=10), OperationNotSupported)
+    assert [each.sent for each in client.close().producers] == [0]
 
 
 def test_client_shutdown_sends_no_closing_command(fake: FakeBroker) -> None:

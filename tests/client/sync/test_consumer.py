@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,15 @@ from pulsar_native.exceptions import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     InvalidMessage,
+    NotAllowedError,
     OperationNotSupported,
     Timeout,
 )
+from pulsar_native.sync import consumer as sync_consumer
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, Peer, frame, swallow
+from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.until import wait_until
 
@@ -112,6 +116,44 @@ def test_batch_receive_full_or_due(fake: FakeBroker, client: Client) -> None:
     assert soon.batch_receive() == []
 
 
+@pytest.mark.parametrize("queue", [0, 1, 1000])
+@pytest.mark.parametrize("reads", [True, False])
+def test_receive_schema_fetch_failed_comes_next(fake: FakeBroker, client: Client, reads: bool, queue: int) -> None:
+    topic = FakeTopic(fake)
+    refuse_schema(fake, b"\1")
+    consumer: Any
+    if reads:
+        consumer = client.create_reader("t", MessageId.earliest, schema=SCHEMA, receiver_queue_size=queue)
+        receive = consumer.read_next
+    else:
+        consumer = client.subscribe(
+            "t", "s", schema=SCHEMA, receiver_queue_size=queue, unacked_messages_timeout_ms=10_000
+        )
+        receive = consumer.receive
+    with ThreadPoolExecutor(1) as threads:
+        receiving = threads.submit(receive, 10_000)
+        wait_until(lambda: waiting(consumer))
+        for number in range(3):
+            topic.publish_entry(avro_entry(number))
+        with pytest.raises(NotAllowedError):
+            receiving.result(10)
+    (child,) = consumer._inner.children
+    assert not child.acks.unacked and consumer._inner.dequeued_ids() in ([], [MessageId(-1, 1, 0, topic="t")])
+    assert [receive(10_000).value()["n"] for _ in range(3)] == [0, 1, 2]
+
+
+def test_batch_receive_schema_fetch_failed_comes_next(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    refuse_schema(fake, b"\2")
+    policy = ConsumerBatchReceivePolicy(4, 0, 60_000)
+    consumer = client.subscribe("t", "s", schema=SCHEMA, batch_receive_policy=policy)
+    for number, version in enumerate((b"\1", b"\1", b"\2", b"\1")):
+        topic.publish_entry(avro_entry(number, version))
+    with pytest.raises(NotAllowedError):
+        consumer.batch_receive()
+    assert [message.value()["n"] for message in consumer.batch_receive()] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("queue", [1, 1000])
 def test_batch_receive_leaves_what_exceeds_the_bytes(fake: FakeBroker, client: Client, queue: int) -> None:
     FakeTopic(fake, *map(bytes, (4, 4, 4, 6, 11, 0, 1)))
@@ -152,7 +194,7 @@ def test_acknowledge_waits_for_its_receipt(fake: FakeBroker, client: Client) -> 
         acknowledging.result(10)
 
 
-@pytest.mark.parametrize("kind", [KeyError, SystemExit])
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, asyncio.CancelledError])
 def test_listener_gets_messages_and_may_acknowledge(
     fake: FakeBroker, client: Client, kind: type[BaseException]
 ) -> None:
@@ -172,6 +214,35 @@ def test_listener_gets_messages_and_may_acknowledge(
         consumer.receive()
     with pytest.raises(InvalidConfiguration, match="message_listener"):
         consumer.batch_receive()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_listener_schema_fetch_failed_retries(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    monkeypatch.setattr(sync_consumer, "_RETRY_SECONDS", 0.01)
+    topic = FakeTopic(fake)
+    refuse_schema(fake, b"\1", times)
+    seen: list[int] = []
+    client.subscribe("t", "s", schema=SCHEMA, message_listener=lambda _, message: seen.append(message.value()["n"]))
+    for number in range(3):
+        topic.publish_entry(avro_entry(number))
+    wait_until(lambda: len(seen) == 3)
+    assert seen == [0, 1, 2] and len(fake.seen(Kind.GET_SCHEMA)) == times + 1
+    assert caplog.text.count("Cannot fetch the writer's schema") == times
+
+
+async def _coroutine_function(*_arguments: Any) -> None:
+    """Stand for a listener that would have to be awaited."""
+
+
+@pytest.mark.parametrize(("listener", "said"), [(_coroutine_function, "not a coroutine"), (5, "not int")])
+def test_listener_unusable_refused(fake: FakeBroker, client: Client, listener: Any, said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"^message_listener must be a .*{said}"):
+        client.subscribe("t", "s", message_listener=listener)
+    with pytest.raises(InvalidConfiguration, match=f"^reader_listener must be a .*{said}"):
+        client.create_reader("t", MessageId.earliest, reader_listener=listener)
+    assert not fake.seen(Kind.SUBSCRIBE)
 
 
 def test_listener_paused_and_resumed(fake: FakeBroker, client: Client) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from pulsar_native import Client
 from pulsar_native.exceptions import AlreadyClosed, NotAllowedError
-from pulsar_native.sync import table_view
+from pulsar_native.sync import consumer, table_view
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import single_entry
 from support.fake_broker import FakeBroker, Peer, failure
+from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.until import wait_until
 
@@ -87,6 +88,40 @@ def test_refresh_ends_where_last_entry_is_unreadable(
     refreshing.start()
     refreshing.join(10)
     assert not refreshing.is_alive() and view["c"] == b"4"
+
+
+def test_view_schema_fetch_failed_retries(fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(consumer, "_RETRY_SECONDS", 0.05)
+    topic = FakeTopic(fake)
+    refuse_schema(fake, b"\1", 2)
+    view = client.create_table_view("t", schema=SCHEMA)
+    for number in range(3):
+        topic.publish_entry(avro_entry(number, partition_key=f"k{number}"))
+    refreshing = threading.Thread(target=view.refresh, daemon=True)
+    refreshing.start()
+    refreshing.join(10)
+    assert not refreshing.is_alive() and dict(view) == {f"k{number}": {"n": number} for number in range(3)}
+
+
+def test_refresh_on_listener_thread_refused(topic: FakeTopic, client: Client) -> None:
+    view = client.create_table_view("t")
+    raised: list[str] = []
+
+    def refresh(*_arguments: object) -> None:
+        try:
+            view.refresh()
+        except NotAllowedError as error:
+            raised.append(error.message)
+
+    # A listener of another consumer, then one of the table.
+    client._listeners.assign()(refresh)
+    wait_until(lambda: len(raised) == 1)
+    view.listen(refresh)
+    topic.publish(b"4", partition_key="c")
+    wait_until(lambda: len(raised) == 2)
+    assert all("call it in another thread" in text for text in raised)
+    view.refresh()
 
 
 def test_view_without_messages_is_ready_at_once(fake: FakeBroker, client: Client) -> None:

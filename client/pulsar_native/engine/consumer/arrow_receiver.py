@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import ALL_COLUMNS, record_batch
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
+from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.loop import reuse_blocks
@@ -26,6 +27,8 @@ class ArrowReceiver:
     """Collector of one `receive_arrow`. The APIs call `collect` until it is `full`, and wait in their own way."""
 
     def __init__(self, consumer: MultiTopicsConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
+        # Before messages are collected, which the error would lose.
+        import_pyarrow("receive_arrow")
         if isinstance(columns, str) or not columns:
             raise InvalidConfiguration(f"columns must name one or more of {', '.join(ALL_COLUMNS)}")
         unknown = [name for name in columns if name not in ALL_COLUMNS]
@@ -101,8 +104,6 @@ class ArrowReceiver:
         return ArrowBatch(batch, tuple(ranges))
 
     def _record_batch(self) -> pyarrow.RecordBatch:
-        import pyarrow as pa
-
         batches = [
             record_batch(
                 [entry_slice.part for entry_slice in slices],
@@ -116,6 +117,8 @@ class ArrowReceiver:
             return record_batch([], self._columns, topic="", partition=-1)
         if len(batches) == 1:
             return batches[0]
+        import pyarrow as pa
+
         (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
         return whole
 

@@ -99,6 +99,8 @@ class PartitionConsumer(Handler):
         self._on_active_change = on_active_change
         # True while it is in the ring of its `MultiTopicsConsumer`, and while a seek is in progress.
         self.queued = self.is_seeking = False
+        # The broker refuses a seek that comes while another one is in progress.
+        self.seek_lock = asyncio.Lock()
         self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
@@ -482,11 +484,20 @@ class PartitionConsumer(Handler):
         last = self.position.last_dequeued_message_id
         return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
 
-    def put_back(self, messages: list[Message]) -> None:
-        """Put messages back at the head of the queue: the application did not receive them. Thread-safe."""
+    def put_back(self, messages: list[Message], restarts: int | None = None) -> None:
+        """Put messages back at the head of the queue: the application did not receive them. Thread-safe.
+
+        No effect if the core has counted another number of `restarts` since they were dequeued.
+        """
         with self.lock:
-            if self.is_alive:
-                self.core.put_back(messages)
+            if not self.is_alive or restarts not in (None, self.core.restarts):
+                return
+            self.core.put_back(messages)
+            if self._unacked is not None:
+                for message in messages:
+                    # Of a later message's entry the application may have received others.
+                    if message.batch_index <= 0:
+                        self._unacked.remove((message.entry.ledger_id, message.entry.entry_id))
 
     def on_receive_wait(self) -> None:
         """Process a waiting receiver: with a queue of 0 grant a permit for it. Thread-safe."""

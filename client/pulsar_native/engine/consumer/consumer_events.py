@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.config import ConsumerEventListener
 
 _log = logging.getLogger("pulsar_native.listener")
@@ -65,7 +66,7 @@ class ConsumerEvents:
                 return
             try:
                 self._call(*word)
-            except (Exception, SystemExit):
+            except CALLBACK_ERRORS:
                 _log.exception("The consumer event listener failed")
 
     async def _drain_on_loop(self) -> None:
@@ -74,7 +75,11 @@ class ConsumerEvents:
                 result = self._call(*self._waiting.popleft())
                 if inspect.isawaitable(result):
                     await result
-            except (Exception, SystemExit):
+            except CALLBACK_ERRORS as error:
+                task = asyncio.current_task()
+                # Unless the task itself is cancelled, the cancellation is the listener's own.
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
                 _log.exception("The consumer event listener failed")
 
     def _call(self, is_active: bool, partition: int) -> Any:

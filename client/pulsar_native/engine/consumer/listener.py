@@ -13,9 +13,15 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native.exceptions import PulsarException
+
 _log = logging.getLogger("pulsar_native.listener")
 
 Drain = Callable[[], None]
+
+# Of a listener thread: the function that submits work to it.
+_this_thread = threading.local()
 
 
 class ListenerThreads:
@@ -67,15 +73,24 @@ def _discard(_drain: Drain) -> None:
     pass
 
 
+def is_thread_of(submit: Callable[[Drain], None]) -> bool:
+    """Return True if the calling thread does the work passed to `submit`, a result of `ListenerThreads.assign`."""
+    return getattr(_this_thread, "submit", None) == submit
+
+
 def _work(queue: SimpleQueue[Drain | None]) -> None:
+    _this_thread.submit = queue.put
     while True:
         drain = queue.get()
         if drain is None:
             return
         try:
             drain()
-        except Exception:
-            # Consumers catch their listeners' exceptions; this consumer was closed concurrently.
+        except PulsarException:
+            # Consumers catch their listeners' exceptions; this consumer was closed concurrently, or has failed.
             _log.debug("A listener's consumer was closed", exc_info=True)
+        except CALLBACK_ERRORS:
+            # The thread calls the listeners of other consumers, too.
+            _log.exception("A listener thread cannot deliver a consumer's messages")
         # It holds its consumer, which may be closed before the next one comes.
         del drain

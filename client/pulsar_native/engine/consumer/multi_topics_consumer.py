@@ -13,7 +13,8 @@ import contextlib
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from pulsar_native._message_fields import MessageQueue
@@ -444,16 +445,35 @@ class MultiTopicsConsumer:
         """Grant the permits collected since `pause`, and go on. Thread-safe."""
         self.subscriptions.resume()
 
-    def put_back(self, messages: Sequence[Message]) -> None:
-        """Queue messages again that the application did not receive, after a strict pause. Thread-safe."""
+    @contextlib.contextmanager
+    def put_back_on_error(self, message: Message, collected: list[Message]) -> Iterator[None]:
+        """If the block raises, queue a dequeued message again, and before it those collected, which are then none.
+
+        Messages that a seek or a redelivery concerns meanwhile are dropped, as the queue is. Thread-safe.
+        """
+        restarts = {child: child.core.restarts for child in self.children}
+        try:
+            yield
+        except BaseException:
+            self.put_back([*collected, message], restarts)
+            collected.clear()
+            raise
+
+    def put_back(
+        self, messages: Sequence[Message], restarts: Mapping[PartitionConsumer, int] = MappingProxyType({})
+    ) -> None:
+        """Queue messages again that the application did not receive. Thread-safe.
+
+        :param restarts: numbers of restarts of the partitions when the messages were dequeued. Default: not checked.
+        """
         by_owner: dict[PartitionConsumer, list[Message]] = {}
         for message in messages:
             # The messages of a topic that was removed meanwhile are redelivered to its next consumer.
             with contextlib.suppress(PulsarException):
                 by_owner.setdefault(self.owner(message.message_id()), []).append(message)
         for child, own in by_owner.items():
-            child.put_back(own)
-            # The pause may have ended meanwhile.
+            child.put_back(own, restarts.get(child))
+            # Others may wait; and a pause may have ended meanwhile.
             child.engine.call(child.look_again)
 
     @property
@@ -482,11 +502,13 @@ class MultiTopicsConsumer:
         await self.move(self.seek_targets(target))
 
     async def move(self, targets: SeekTargets) -> None:
-        """Seek to the result of `seek_targets`; when one fails the others have moved all the same."""
-        await gather_settled(
-            seek.move(child, where) if isinstance(where, MessageId) else seek.seek(child, None, where)
-            for child, where in targets
-        )
+        """Seek to the result of `seek_targets`; when one fails the others have moved all the same.
+
+        Goes on when the caller is cancelled: the broker would move, and this consumer would not know.
+        """
+        engine = self.client.engine
+        await engine.enter_loop()
+        await asyncio.shield(engine.spawn(gather_settled(seek.move(child, where) for child, where in targets)))
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last message id of every partition."""

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions
@@ -249,7 +250,7 @@ def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], 
                 listener.on_topics_removed(removed)
             if added:
                 listener.on_topics_added(added)
-        except (Exception, SystemExit):
+        except CALLBACK_ERRORS:
             _log.exception("The listener for changed topics failed")
 
     return lambda added, removed: submit(lambda: notify(added, removed))
@@ -270,7 +271,11 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
                 result = method(topics) if topics else None
                 if inspect.isawaitable(result):
                     await result
-        except (Exception, SystemExit):
+        except CALLBACK_ERRORS as error:
+            task = asyncio.current_task()
+            # Unless the task itself is cancelled, the cancellation is the listener's own.
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             _log.exception("The listener for changed topics failed")
 
     def changed(added: list[str], removed: list[str]) -> None:

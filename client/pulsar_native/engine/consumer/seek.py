@@ -65,8 +65,17 @@ def is_ahead(consumer: PartitionConsumer, last: MessageId) -> bool:
     return consumer.has_queued() or consumer.position.is_before(last, may_have_more=consumer.may_have_more())
 
 
-async def move(consumer: PartitionConsumer, position: MessageId) -> None:
-    """Seek as the application asks for it: behind the message, or to it with `start_message_id_inclusive`.
+async def move(consumer: PartitionConsumer, target: MessageId | int) -> None:
+    """Seek as the application asks for it, to a message id or a publish time (ms), one seek after the other."""
+    async with consumer.seek_lock:
+        if isinstance(target, MessageId):
+            await _move_to_id(consumer, target)
+        else:
+            await seek(consumer, None, target)
+
+
+async def _move_to_id(consumer: PartitionConsumer, position: MessageId) -> None:
+    """Seek behind the message, or to it with `start_message_id_inclusive`.
 
     On a durable subscription the message left out counts as acknowledged: it would come again otherwise, with the next
     consumer.

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar, overload
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native._type_vars import T_co
+from pulsar_native.config.base import check_function
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -65,7 +67,7 @@ class Table:
         if len(message) and not message.has_null_value():
             try:
                 value = message.value()
-            except Exception:
+            except CALLBACK_ERRORS:
                 _log.exception("The value of key %r cannot be read; the one before stays", key)
                 return
         if value is None:
@@ -73,16 +75,19 @@ class Table:
         else:
             self.values[key] = value
         shown = self._removed if value is None else value
-        for listener in self._listeners:
+        # Without those that one of them adds, which may have been called with the change already.
+        for listener in tuple(self._listeners):
             _call(listener, key, shown)
 
     def for_each(self, action: Action) -> None:
         """Call `action` for every key; its exceptions propagate."""
+        check_function("callback", action)
         for key, value in dict(self.values).items():
             action(key, value)
 
     def listen(self, action: Action) -> None:
         """Call `action` for every change from now on."""
+        check_function("callback", action)
         with self._telling:
             self._listeners.append(action)
 
@@ -107,7 +112,7 @@ class Table:
 def _call(listener: Action, key: str, value: Any) -> None:
     try:
         listener(key, value)
-    except (Exception, SystemExit):
+    except CALLBACK_ERRORS:
         _log.exception("A listener of the table view failed for key %r", key)
 
 
@@ -166,19 +171,23 @@ class TableMapping(Mapping[str, T_co]):
         return self.snapshot().values()
 
     def for_each(self, callback: Callable[[str, T_co], Any]) -> None:
-        """Call `callback` with every key and its value, in the calling thread."""
+        """Call `callback` with every key and its value, in the calling thread; its exceptions propagate.
+
+        Raises `InvalidConfiguration` for what is no function, and for a coroutine function.
+        """
         self._table.for_each(callback)
 
     def listen(self, callback: Callable[[str, T_co | None], Any]) -> None:
         """Call with every key that changes from now on, and its new value; None, b"" under the schema of bytes,
         when it was removed.
 
-        One call at a time, from a listener thread (on the loop in the asyncio API). Exceptions are logged.
+        One call at a time, from a listener thread (on the loop in the asyncio API). Exceptions are logged. Raises
+        `InvalidConfiguration` for what is no function, and for a coroutine function.
         """
         self._table.listen(callback)
 
     def for_each_and_listen(self, callback: Callable[[str, T_co | None], Any]) -> None:
         """Call `callback` with every key and its value, then as `listen` with every change; no change is missed in
-        between.
+        between. Raises as `listen` does.
         """
         self._table.for_each_and_listen(callback)

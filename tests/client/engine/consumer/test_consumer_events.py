@@ -18,6 +18,9 @@ class Consumer:
     """Stands for an API's consumer."""
 
 
+_FAULTS: dict[int, type[BaseException]] = {1: asyncio.CancelledError, 3: SystemExit, 5: ZeroDivisionError}
+
+
 class Noting:
     """Note what is told; raise at every second word."""
 
@@ -27,7 +30,7 @@ class Noting:
     def _note(self, what: str, consumer: Any, partition: int) -> None:
         self.log.append((what, consumer, partition))
         if len(self.log) % 2:
-            raise (ZeroDivisionError if len(self.log) == 1 else SystemExit)("the listener's own fault")
+            raise _FAULTS[len(self.log)]("the listener's own fault")
 
     def became_active(self, consumer: Any, partition: int) -> Any:
         self._note("active", consumer, partition)

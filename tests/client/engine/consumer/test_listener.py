@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from functools import partial
 
 import pytest
 
-from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.consumer.listener import ListenerThreads, is_thread_of
 from support.until import wait_until
 
 
@@ -70,17 +71,34 @@ def test_listener_threads_start_lazily_and_stop() -> None:
     threads.stop()
 
 
-def test_listener_threads_survive_exception() -> None:
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
+def test_listener_threads_survive_exception(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
     threads = ListenerThreads(1)
     submit = threads.assign()
     reached = threading.Event()
 
     def bad() -> None:
-        raise ValueError("mine")
+        raise kind("mine")
 
     submit(bad)
     submit(reached.set)
     assert reached.wait(10)
+    threads.stop()
+    assert "cannot deliver a consumer's messages" in caplog.text
+
+
+def test_is_thread_of_own_submit_only() -> None:
+    threads = ListenerThreads(2)
+    first, second = threads.assign(), threads.assign()
+    found: list[bool] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        found.extend((is_thread_of(first), is_thread_of(second)))
+        done.set()
+
+    first(ask)
+    assert done.wait(10) and found == [True, False] and not is_thread_of(first)
     threads.stop()
 
 

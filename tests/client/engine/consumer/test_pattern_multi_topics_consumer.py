@@ -269,7 +269,7 @@ class Waiting(Listener):
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fault", [RuntimeError("as the test wants it"), SystemExit()], ids=["exception", "exit"])
+@pytest.mark.parametrize("fault", [RuntimeError("x"), SystemExit(), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("kind", [Listener, Waiting])
 async def test_pattern_listener_in_order_may_raise(kind: type[Listener], fault: BaseException) -> None:
     listener = kind(fault)
@@ -280,7 +280,22 @@ async def test_pattern_listener_in_order_may_raise(kind: type[Listener], fault: 
     assert listener.heard == [("added", ["a"]), ("removed", ["a"]), ("added", ["b"])]
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("as the test wants it"), SystemExit()], ids=["exception", "exit"])
+@pytest.mark.asyncio
+async def test_pattern_listener_cancelled_task_ends() -> None:
+    class Endless(Listener):
+        async def on_topics_added(self, topics: list[str]) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    before = asyncio.all_tasks()
+    topics_told_on_loop(Endless(RuntimeError()))(["a"], [])
+    (task,) = asyncio.all_tasks() - before
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("x"), SystemExit(), asyncio.CancelledError()], ids=repr)
 def test_pattern_listener_on_thread(fault: BaseException) -> None:
     listener, work = Listener(fault), []  # type: ignore[var-annotated]
     changed = topics_told(listener, work.append)

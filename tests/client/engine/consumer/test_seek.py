@@ -138,6 +138,51 @@ async def test_move_exclusive_acks_what_it_left_out(
     assert kinds == [Kind.SUBSCRIBE, Kind.SEEK, Kind.SUBSCRIBE] + [Kind.ACK] * len(skipped)
 
 
+class HeldSeeks:
+    """Answers to SEEK that the test gives, one by one."""
+
+    def __init__(self, fake: FakeBroker) -> None:
+        self.requests: list[tuple[Peer, int]] = []
+        fake.answers[Kind.SEEK] = self._hold
+
+    def _hold(self, peer: Peer, command: pb.BaseCommand) -> list[bytes]:
+        self.requests.append((peer, command.seek.request_id))
+        return []
+
+    def answer(self, number: int) -> None:
+        """Confirm one of the requests."""
+        peer, request_id = self.requests[number]
+        peer.send(success(request_id))
+
+
+async def test_second_move_waits_for_the_first(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed)
+    held = HeldSeeks(fake)
+    moves = [asyncio.ensure_future(seek.move(child, target)) for target in (place(3), 1234)]
+    await until(lambda: held.requests)
+    await round_trip(child)
+    assert len(held.requests) == 1
+    held.answer(0)
+    await until(lambda: len(held.requests) == 2)
+    held.answer(1)
+    await asyncio.wait_for(asyncio.gather(*moves), 5)
+    first, second = seeks(fake)
+    assert (first.message_id.entryId, second.message_publish_time) == (3, 1234)
+
+
+async def test_cancelled_seek_goes_on(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), "t", acknowledgment_group_time_ms=0)
+    held = HeldSeeks(fake)
+    moving = asyncio.ensure_future(consumer.seek(place(8)))
+    await until(lambda: held.requests)
+    moving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await moving
+    held.answer(0)
+    # The last step of a seek: the message that is left out.
+    await until(lambda: acked(fake) == [8])
+
+
 @pytest.mark.parametrize("durable", [True, False])
 async def test_move_to_chunked_message_from_first_chunk(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, durable: bool

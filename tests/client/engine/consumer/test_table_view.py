@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
+from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery, StartFilter, decode
@@ -81,7 +83,7 @@ def test_table_remove_missing_key_notifies_once(caplog: pytest.LogCaptureFixture
     assert caplog.text.count("without a key") == 1 and table.values == {}
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, asyncio.CancelledError])
 def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture, kind: type[BaseException]) -> None:
     table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
 
@@ -104,7 +106,23 @@ def test_table_listener_may_use_table() -> None:
 
     table.listen(use)
     table.apply(message(0, b"1", partition_key="a"))
-    assert heard[0] == heard[1] == ("a", "1", {"a": "1"})
+    # The change, and the key: the listener that was added receives later changes.
+    assert heard == [("a", "1", {"a": "1"})] * 2
+    table.apply(message(1, b"2", partition_key="a"))
+    assert heard[2:] == [("a", "2", {"a": "2"})] * 2
+
+
+async def _coroutine_function(*_arguments: Any) -> None:
+    """Stand for a listener that would have to be awaited."""
+
+
+@pytest.mark.parametrize("method", ["for_each", "listen", "for_each_and_listen"])
+@pytest.mark.parametrize("unusable", [None, 5, _coroutine_function])
+def test_table_listener_unusable_refused(method: str, unusable: Any) -> None:
+    view = View()
+    with pytest.raises(InvalidConfiguration, match=r"^callback must be a (plain )?function, not "):
+        getattr(view, method)(unusable)
+    view._table.apply(message(0, b"1", partition_key="a"))
 
 
 def test_table_for_each_and_listen_misses_no_change() -> None:
