@@ -72,7 +72,7 @@ _STREAM_ONLY = {
     "predefinedSubscription": "a batch read uses a non-durable reader and leaves no subscription behind; leave it out",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds": "a batch read looks once; leave it out",
 }
-_FIXED = "a stream is read in one task per topic partition, so that a repeated micro-batch has the same tasks"
+_FIXED = "the tasks of a micro-batch depend on its offsets alone, so that a repeated one has the same tasks"
 _BATCH_ONLY = {
     "minPartitions": _FIXED,
     "maxEntriesPerPartition": _FIXED,
