@@ -163,10 +163,15 @@ def check_topic(name: object, otherwise: str) -> None:
         raise InvalidConfiguration(f"{otherwise} (a str, not {type(name).__name__})")
 
 
+def is_coroutine_function(function: object) -> bool:
+    """Return True for a coroutine function, and an object whose call is one."""
+    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
+
+
 def check_no_coroutine(name: str, function: object) -> None:
-    """Raise for a coroutine function, and an object called as one: it would be called and never awaited."""
-    is_coroutine = any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
-    require(not is_coroutine, f"{name} must be a plain function, not a coroutine function: it is not awaited")
+    """Raise for a coroutine function: it would be called and never awaited."""
+    is_plain = not is_coroutine_function(function)
+    require(is_plain, f"{name} must be a plain function, not a coroutine function: it is not awaited")
 
 
 def check_function(name: str, function: object) -> None:

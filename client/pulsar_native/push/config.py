@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native.config import Config
+from pulsar_native.config.base import check_function
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.topic import TopicName
 
@@ -279,11 +280,6 @@ def message_listener(
     return handler, concurrently is None
 
 
-def is_coroutine_function(function: Any) -> bool:
-    """Return True for a coroutine function, or an object whose call is one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
-
-
 def is_unawaited(result: object) -> bool:
     """Return True for an awaitable result of a function that is not awaited; a coroutine is closed."""
     if inspect.iscoroutine(result):
@@ -292,28 +288,10 @@ def is_unawaited(result: object) -> bool:
     return inspect.isawaitable(result)
 
 
-def check_filter_message_hook(hook: object) -> None:
-    """Raise `InvalidConfiguration` for a filter that cannot be called, or would have to be awaited."""
-    if not callable(hook):
-        raise InvalidConfiguration(f"A filter is called with a message, and {hook!r} cannot be called")
-    if is_coroutine_function(hook):
-        raise InvalidConfiguration(f"A filter is not awaited, and {hook!r} is a coroutine function; use a plain one")
-
-
 def check_consume_message_hook(hook: object) -> None:
     """Raise `InvalidConfiguration` for a hook that lacks a method, or has one that would have to be awaited."""
     for name in ("consume_message_before", "consume_message_after"):
-        method = getattr(hook, name, None)
-        if not callable(method):
-            raise InvalidConfiguration(
-                "A consume message hook must have the methods consume_message_before and consume_message_after; "
-                f"{type(hook).__name__} has no {name}"
-            )
-        if is_coroutine_function(method):
-            raise InvalidConfiguration(
-                f"A consume message hook is not awaited, and {name} of {type(hook).__name__} is a coroutine function; "
-                "use a plain method"
-            )
+        check_function(f"{type(hook).__name__}.{name} of a consume message hook", getattr(hook, name, None))
 
 
 def drain_limit(await_termination_millis: int | None) -> int | None:

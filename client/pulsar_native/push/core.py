@@ -19,6 +19,7 @@ from typing import Any
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
+from pulsar_native.config.base import check_function
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -37,7 +38,6 @@ from pulsar_native.push.config import (
     ShutdownReport,
     TagFilter,
     check_consume_message_hook,
-    check_filter_message_hook,
 )
 from pulsar_native.push.consume_message_service import (
     ConsumeMessageConcurrentlyService,
@@ -145,7 +145,7 @@ class PushConsumerCore:
     def add_filter(self, hook: MessageFilter) -> None:
         """Add a filter of messages."""
         self.check_not_started()
-        check_filter_message_hook(hook)
+        check_function("A filter message hook", hook)
         self.filters.append(hook)
 
     def add_hook(self, hook: ConsumeMessageHook) -> None:

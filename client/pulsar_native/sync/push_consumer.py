@@ -13,6 +13,7 @@ from typing import Any, Generic, Self
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._type_vars import T
 from pulsar_native._validation import checked_schema
+from pulsar_native.config.base import is_coroutine_function
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.message import Message
@@ -27,7 +28,6 @@ from pulsar_native.push.config import (
     ShutdownReport,
     check_config,
     drain_limit,
-    is_coroutine_function,
     is_unawaited,
     message_listener,
 )

@@ -42,6 +42,21 @@ def workers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("pulsar-native-push-consumer-")]
 
 
+class AsyncCall:
+    """An object whose call is a coroutine function."""
+
+    async def __call__(self, *_args: Any) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("wrong", [None, 5, AsyncCall(), AsyncCall().__call__])
+def test_filter_not_callable_or_async_refused(client: Client, wrong: Any) -> None:
+    made = push_consumer(client, lambda _messages, _context: SUCCESS)
+    with pytest.raises(InvalidConfiguration, match="A filter message hook must be"):
+        made.register_filter_message_hook(wrong)
+    made.register_filter_message_hook(lambda _message: True)
+
+
 def test_listener_called_in_worker_threads_up_to_most(fake: FakeBroker, client: Client) -> None:
     FakeTopic(fake, *(b"%d" % number for number in range(5)))
     together, opened = threading.Semaphore(0), threading.Event()
