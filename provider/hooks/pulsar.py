@@ -68,9 +68,12 @@ class PulsarHook(BaseHook):
 
         return AsyncClient.from_config(await self.aclient_config())
 
-    def get_admin(self) -> AdminClient | None:
-        """Return an admin client, None if the connection has no admin URL. Its calls block."""
-        return self._admin(self._read())
+    def get_admin(self, timeout_seconds: float | None = None) -> AdminClient | None:
+        """Return an admin client, None if the connection has no admin URL. Its calls block.
+
+        :param timeout_seconds: limit of each call. Default None: the connection's operation time-out.
+        """
+        return self._admin(self._read(), timeout_seconds)
 
     async def aget_admin(self) -> AdminClient | None:
         """Return the admin client from within a loop. Its calls still block."""
@@ -226,7 +229,7 @@ class PulsarHook(BaseHook):
         derived = self._authentication.secrets() if self._authentication is not None else []
         return [secret for secret in [*values.values(), *derived] if secret]
 
-    def _admin(self, settings: Settings) -> AdminClient | None:
+    def _admin(self, settings: Settings, timeout_seconds: float | None = None) -> AdminClient | None:
         if settings.admin_url is None:
             return None
         return AdminClient(
@@ -235,7 +238,7 @@ class PulsarHook(BaseHook):
             tls_trust_certs_file_path=settings.tls_trust_certs_file_path,
             tls_allow_insecure_connection=settings.tls_allow_insecure_connection,
             tls_validate_hostname=settings.tls_validate_hostname,
-            timeout_seconds=settings.operation_timeout_seconds,
+            timeout_seconds=settings.operation_timeout_seconds if timeout_seconds is None else timeout_seconds,
         )
 
     def _wrong(self, error: PulsarException) -> AirflowException:

@@ -35,7 +35,7 @@ from airflow_provider_pulsar.context import redacted
 
 if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-    from pulsar_native import AdminClient, Client, ClientConfig, Producer
+    from pulsar_native import Client, Producer
 
 SECTION = "pulsar_event_producer"
 SCHEMA_VERSION = 1
@@ -212,38 +212,19 @@ class EventPublisher:
                 self._read_connection()
             assert self._hook is not None
             config = self._hook.client_config()
-            self._client = Client.from_config(replace(config, operation_timeout_seconds=self._limit(config)))
+            seconds = min(self._options.topic_check_timeout, config.operation_timeout_seconds)
+            self._client = Client.from_config(replace(config, operation_timeout_seconds=seconds))
         return self._client
 
     def _require(self, topic: str) -> None:
         """Raise `TopicNotFound` unless the topic exists: a producer would create it, without its partitions."""
-        assert self._client is not None
-        admin = self._admin()
+        assert self._hook is not None and self._client is not None
+        admin = self._hook.get_admin(self._client.config.operation_timeout_seconds)
         if admin is None:
             self._client.get_partition_count(self._name(topic))
             return
         with admin:
             admin.partitions(self._name(topic))
-
-    def _limit(self, config: ClientConfig) -> float:
-        return min(self._options.topic_check_timeout, config.operation_timeout_seconds)
-
-    def _admin(self) -> AdminClient | None:
-        """Return an admin client like the hook's, with the limit of a look; None without an admin URL."""
-        from pulsar_native import AdminClient
-
-        assert self._hook is not None
-        url, config = self._hook.connection_options().get("admin_url"), self._hook.client_config()
-        if url is None:
-            return None
-        return AdminClient(
-            str(url),
-            config.authentication,  # type: ignore[arg-type]  # a plug-in, as the hook has made it
-            tls_trust_certs_file_path=config.tls_trust_certs_file_path,
-            tls_allow_insecure_connection=config.tls_allow_insecure_connection,
-            tls_validate_hostname=config.tls_validate_hostname,
-            timeout_seconds=self._limit(config),
-        )
 
     def _name(self, topic: str) -> str:
         assert self._hook is not None

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
 from pulsar_native.config.base import check_function
 from pulsar_native.engine.client import ClientCore
@@ -394,9 +394,8 @@ class PushConsumerCore:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._wake.wait()
-        except CALLBACK_ERRORS:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except CALLBACK_ERRORS as error:
+            if cancels_task(error):
                 raise
             _log.exception("Push consumer of group %s: polling failed, it shuts down", self.config.consumer_group)
             self.state = ServiceState.SHUTDOWN_ALREADY

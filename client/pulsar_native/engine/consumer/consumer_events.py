@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native.config import ConsumerEventListener
 
 _log = logging.getLogger("pulsar_native.listener")
@@ -76,9 +76,7 @@ class ConsumerEvents:
                 if inspect.isawaitable(result):
                     await result
             except CALLBACK_ERRORS as error:
-                task = asyncio.current_task()
-                # Unless the task itself is cancelled, the cancellation is the listener's own.
-                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                if cancels_task(error):
                     raise
                 _log.exception("The consumer event listener failed")
 

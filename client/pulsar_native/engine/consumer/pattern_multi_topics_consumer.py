@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions
@@ -272,9 +272,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
                 if inspect.isawaitable(result):
                     await result
         except CALLBACK_ERRORS as error:
-            task = asyncio.current_task()
-            # Unless the task itself is cancelled, the cancellation is the listener's own.
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if cancels_task(error):
                 raise
             _log.exception("The listener for changed topics failed")
 
