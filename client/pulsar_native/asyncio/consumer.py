@@ -23,7 +23,7 @@ from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import BatchFull, batch_collector
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
-from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.loop import check_generation, check_loop, generation
 from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout, TopicNotFound
@@ -171,6 +171,7 @@ class Receiving(Closeable, Generic[T_co]):
             name that returns one of these, or None to leave the partition. It is called for all partitions before any
             is moved.
         """
+        check_loop(self._generation, self._loop)
         await self._inner.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
@@ -201,7 +202,7 @@ class Receiving(Closeable, Generic[T_co]):
         :param timeout: seconds, also for the broker's counts in the report. Default None: the operation time-out.
         """
         limit = _validation.checked_timeout(timeout)
-        check_generation(self._generation)
+        check_loop(self._generation, self._loop)
         if self._inner.is_closed:
             return CloseReport()
         began = self._loop.time()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pulsar_native import CloseReport
+from pulsar_native import CloseReport, MessageId
 from pulsar_native.asyncio import Client
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported
 from pulsar_native.wire.commands import Kind
@@ -40,10 +40,6 @@ async def test_client_of_another_loop_refused(fake: FakeBroker, client: Client) 
 async def test_producer_on_another_loop_sends_nothing(fake: FakeBroker, client: Client) -> None:
     """The call would queue a message, and fail with the error of a future it cannot wait for."""
     producer = await client.create_producer("t")
-
-    async def call(method: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        await method(*arguments)
-
     for method, *arguments in (
         (producer.send, b"m"),
         (producer.enqueue, b"m"),
@@ -52,10 +48,23 @@ async def test_producer_on_another_loop_sends_nothing(fake: FakeBroker, client: 
         (producer.close,),
     ):
         with pytest.raises(OperationNotSupported, match="another event loop"):
-            await asyncio.to_thread(asyncio.run, call(method, *arguments))
+            await asyncio.to_thread(asyncio.run, called(method, *arguments))
     assert producer.is_connected()
     await producer.flush()
     assert not fake.seen(Kind.SEND)
+
+
+async def test_consumer_on_another_loop_stays_as_it_is(fake: FakeBroker, client: Client) -> None:
+    consumer = await client.subscribe("t", "s")
+    for method, *arguments in ((consumer.seek, MessageId.earliest), (consumer.close,)):
+        with pytest.raises(OperationNotSupported, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, called(method, *arguments))
+    assert consumer.is_connected() and not fake.seen(Kind.SEEK)
+
+
+async def called(method: Callable[..., Awaitable[object]], *arguments: object) -> None:
+    """Call a method of the asyncio API in the running loop."""
+    await method(*arguments)
 
 
 async def test_client_close_on_another_loop_refused(fake: FakeBroker) -> None:
