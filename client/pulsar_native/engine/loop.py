@@ -220,6 +220,15 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def shield(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, also when the caller is cancelled, who does not get its error then. On the loop
+        only.
+        """
+        task: asyncio.Task[T] = self.spawn(coroutine)
+        # Retrieved: an error that nobody waits for is not worth a warning.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(task)
+
     def run(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T], timeout: float | None = None) -> T:
         """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`."""
         self._check_may_block(coroutine)

@@ -326,7 +326,7 @@ class TransactionWork:
             self.core.begin_end(commit=commit)
             pending = self.core.pending
         # Cancelling the call must not leave the end half done: it continues.
-        await asyncio.shield(self.engine.spawn(self._end(pending)))
+        await self.engine.shield(self._end(pending))
 
     async def _end(self, pending: int) -> None:
         if pending:

@@ -395,10 +395,8 @@ class MultiTopicsConsumer:
         for child in parts:
             child.acks.check_transactional(cumulative=cumulative)
         operation = work.begin()
-        task = self.client.engine.spawn(work.acknowledge(parts, operation, cumulative=cumulative))
         # A cancelled caller waits no longer, but the end of the transaction does.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(task)
+        await self.client.engine.shield(work.acknowledge(parts, operation, cumulative=cumulative))
 
     async def reconsume_later(
         self, messages: Sequence[Message], delay_ms: int, properties: Mapping[str, str] | None
@@ -508,7 +506,7 @@ class MultiTopicsConsumer:
         """
         engine = self.client.engine
         await engine.enter_loop()
-        await asyncio.shield(engine.spawn(gather_settled(seek.move(child, where) for child, where in targets)))
+        await engine.shield(gather_settled(seek.move(child, where) for child, where in targets))
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last message id of every partition."""

@@ -5,6 +5,7 @@ cross the seek.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -181,6 +182,25 @@ async def test_cancelled_seek_goes_on(fake: FakeBroker, cores: Cores, subscribed
     held.answer(0)
     # The last step of a seek: the message that is left out.
     await until(lambda: acked(fake) == [8])
+
+
+async def test_cancelled_seek_that_fails_warns_of_nothing(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url), "t")
+    (child,) = consumer.children
+    held, warned = HeldSeeks(fake), []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: warned.append(context))
+    moving = asyncio.ensure_future(consumer.seek(place(8)))
+    await until(lambda: held.requests)
+    moving.cancel()
+    peer, request_id = held.requests[0]
+    peer.send(failure(request_id, pb.MetadataError))
+    await until(lambda: not child.is_seeking)
+    await round_trip(child)
+    del moving
+    gc.collect()
+    assert warned == []
 
 
 @pytest.mark.parametrize("durable", [True, False])
