@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _LONGEST_NAME = 240
+# Characters of an exception's text, far below the largest message of a broker.
+_ERROR_LENGTH = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ def redacted(text: str) -> str:
     from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
 
     return str(redact(text))
+
+
+def error_text(error: object) -> str:
+    """Return the first 65,536 characters of an exception's text, without the secrets that Airflow knows of."""
+    from pulsar_native.jobs.failures import text_of
+
+    return redacted(text_of(error))[:_ERROR_LENGTH]
 
 
 def storage_path(text: str) -> Any:

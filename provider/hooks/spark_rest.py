@@ -24,7 +24,7 @@ ACTIVE = ("SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN")
 """States of a driver that is not done: UNKNOWN is that of a master in recovery."""
 FINISHED = "FINISHED"
 UNREACHABLE_SECONDS = 600
-"""How long a driver is waited for while no master answers; then its state is UNREACHABLE."""
+"""Seconds that a driver is waited for while no master answers; then its state is UNREACHABLE."""
 _log = logging.getLogger(__name__)
 
 

@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_provider_pulsar.context import redacted
+from airflow_provider_pulsar.context import error_text
 from airflow_provider_pulsar.exceptions import failure, staged
 from pulsar_native.jobs import validation
-from pulsar_native.jobs.failures import text_of
 from pulsar_native.jobs.json_values import json_safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _TEXTS = ("dag_id", "task_id", "run_id")
-# Limit of the text of an exception, far below the largest message of a broker.
-_ERROR_LENGTH = 64 * 1024
 
 
 class PulsarNotifier(BaseNotifier):
@@ -143,7 +140,7 @@ def _facts(context: Context) -> dict[str, Any]:
         "state": _final(getattr(ti if ti is not None else run, "state", None)),
         "reason": given.get("reason"),
         # An exception of the author's code may repeat a secret.
-        "exception": None if given.get("exception") is None else redacted(text_of(given["exception"]))[:_ERROR_LENGTH],
+        "exception": None if given.get("exception") is None else error_text(given["exception"]),
     }
     return {name: _plain(value) for name, value in found.items() if value is not None}
 

@@ -5,7 +5,7 @@ for the broker and never raises: it puts the event into a bounded queue that one
 from. Only `before_stopping` waits, for at most `topic_check_timeout` seconds, so that a task's last event is stored. No
 producer is created for a topic that does not exist; its events are dropped until it is there, and the log then has
 their number. Nothing is imported from the client, and no thread is started, before the first event. A forked process
-begins anew.
+makes a queue and a client of its own.
 
 Each message is a JSON object with schema_version, source, event, timestamp and the fields of the run or task; its key
 is "dag_id/run_id", so that the events of a run are in one partition, in their order.
@@ -31,7 +31,7 @@ from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk.configuration import conf
 
-from airflow_provider_pulsar.context import redacted
+from airflow_provider_pulsar.context import error_text, redacted
 
 if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
@@ -41,8 +41,6 @@ SECTION = "pulsar_event_producer"
 SCHEMA_VERSION = 1
 # Events of one process that wait for the broker.
 _MOST_WAITING = 10_000
-# Limit of the text of an exception, far below the largest message of a broker.
-_ERROR_LENGTH = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -411,9 +409,7 @@ def _task_fields(ti: Any, previous: object, error: object) -> dict[str, Any]:
     fields = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "try_number", "map_index")}
     fields["previous_state"] = None if previous is None else str(previous)
     if error is not None:
-        from pulsar_native.jobs.failures import text_of
-
-        fields["error"] = redacted(text_of(error))[:_ERROR_LENGTH]
+        fields["error"] = error_text(error)
     return fields
 
 

@@ -26,7 +26,7 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.engine.loop import check_generation, check_loop, generation
 from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import no_receipt
-from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout, TopicNotFound
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
@@ -104,16 +104,9 @@ class Receiving(Closeable, Generic[T_co]):
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             with self._inner.put_back_on_error(message, collected):
-                await self._load_schema(message, version)
+                await self._inner.client.load_writer_schema(message, version)
         chain = self._inner.chain
         return message if chain is None else chain.arrived(message)
-
-    async def _load_schema(self, message: Message, version: bytes) -> None:
-        try:
-            schema = await self._inner.client.writer_schema(message.topic_name(), version)
-            message.entry.schema.learn(version, schema)
-        except TopicNotFound:
-            message.entry.schema.miss(version)
 
     async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in order of arrival until `take` returns something; None at the deadline (the loop's clock).

@@ -47,6 +47,7 @@ from pulsar_native.exceptions import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_native.message import Message
 from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
 from pulsar_native.schema.base import BytesSchema, Schema
@@ -418,6 +419,14 @@ class ClientCore:
         self._check_open()
         answer = await self.lookup.schema(TopicName.parse(topic).base, version, self.deadline())
         return info_from_wire(answer.schema, answer.schema_version)
+
+    async def load_writer_schema(self, message: Message, version: bytes) -> None:
+        """Fetch the schema that a message was written by for its decoder, or note that the topic has lost it."""
+        decoder = message.entry.schema
+        try:
+            decoder.learn(version, await self.writer_schema(message.topic_name(), version))
+        except TopicNotFound:
+            decoder.miss(version)
 
     async def service_info(self) -> ServiceInfo:
         """Return the cluster in use; raises `Timeout` when its provider does not return it in time."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
-from pulsar_native.exceptions import PulsarException, TopicNotFound, log_text
+from pulsar_native.exceptions import PulsarException, log_text
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import REAL_TOPIC
@@ -174,10 +174,7 @@ class PartitionPoller:
 
     async def _fetch_schema(self, message: Message, version: bytes) -> None:
         try:
-            schema = await self.child.client.writer_schema(message.topic_name(), version)
-            message.entry.schema.learn(version, schema)
-        except TopicNotFound:
-            message.entry.schema.miss(version)
+            await self.child.client.load_writer_schema(message, version)
         except PulsarException as error:
             self.failed(error, self.child.engine.loop.time())
         finally:

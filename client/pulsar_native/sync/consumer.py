@@ -35,7 +35,6 @@ from pulsar_native.exceptions import (
     OperationNotSupported,
     PulsarException,
     Timeout,
-    TopicNotFound,
     log_text,
 )
 from pulsar_native.message import Message
@@ -149,7 +148,7 @@ class Receiving(Closeable, Generic[T_co]):
         if version is not None:
             try:
                 with self._inner.put_back_on_error(message, collected):
-                    self._load_schema(message, version)
+                    self._engine.run(self._inner.client.load_writer_schema(message, version))
             except Exception as error:
                 if not self._has_listener or isinstance(error, AlreadyClosed):
                     raise
@@ -157,14 +156,6 @@ class Receiving(Closeable, Generic[T_co]):
                 return None
         chain = self._inner.chain
         return message if chain is None else chain.arrived(message)
-
-    def _load_schema(self, message: Message, version: bytes) -> None:
-        core = self._inner.client
-        try:
-            schema = self._engine.run(core.writer_schema(message.topic_name(), version))
-            message.entry.schema.learn(version, schema)
-        except TopicNotFound:
-            message.entry.schema.miss(version)
 
     def _retry_later(self, error: Exception) -> None:
         """Have the listener's thread take the same message again after a pause, in which it can do other work."""

@@ -11,6 +11,7 @@ from pulsar_native.jobs import dead_letters
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
 from pulsar_native.jobs.failures import JobFailed
 from pulsar_native.message import Message
+from support.errors import Unprintable
 from support.jobs import TOPIC, received
 
 DLQ, RETRY = f"{TOPIC}-s-DLQ", f"{TOPIC}-s-RETRY"
@@ -138,10 +139,6 @@ def test_letter_cause_with_lone_surrogate_is_encodable() -> None:
 
 
 def test_letter_cause_without_text_is_its_type() -> None:
-    class Unprintable(Exception):
-        def __str__(self) -> str:
-            raise ValueError("no text")
-
     properties = published(received(), Unprintable())[2]["properties"]
     assert properties["EXCEPTION_TYPE"] == properties["EXCEPTION_MESSAGE"] == "Unprintable"
 

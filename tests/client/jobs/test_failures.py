@@ -6,6 +6,7 @@ import pytest
 
 from pulsar_native import exceptions as errors
 from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent, reason_of, text_of
+from support.errors import Unprintable, Untyped
 
 
 @pytest.mark.parametrize(
@@ -35,20 +36,6 @@ def test_reason_is_redacted_cut_and_encodable() -> None:
     assert found == "ValueError: ***: no city ??" + "x" * 5
     assert reason_of(KeyError("a")) == "KeyError: 'a'"
     assert reason_of(OSError("no such file.")) == "OSError: no such file"
-
-
-class Unprintable(Exception):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-class Untyped(Exception):
-    """An exception whose text is none."""
-
-    def __str__(self) -> str:
-        return None  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("kind", [Unprintable, Untyped])

@@ -18,6 +18,7 @@ from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate, StreamOptions
 from pulsar_native.schema import JsonSchema, Record, String
 from support.brokers import Broker, NewTopic
+from support.errors import Unprintable, Untyped
 from support.jobs import MemoryLog
 
 Event = dict[str, Any]
@@ -384,20 +385,6 @@ async def test_stream_predicate_wrong_becomes_dead_letter(
         await made.nothing()
         ((data, properties),) = await asyncio.to_thread(letters, client, name, 1)
     assert (data, properties["EXCEPTION_TYPE"]) == (b"a", kind) and words in properties["EXCEPTION_MESSAGE"]
-
-
-class Unprintable(ValueError):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise KeyError("no text")
-
-
-class Untyped(ValueError):
-    """An exception whose text is none."""
-
-    def __str__(self) -> str:
-        return None  # type: ignore[return-value]
 
 
 class Abort(BaseException):

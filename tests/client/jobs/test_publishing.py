@@ -16,6 +16,7 @@ from pulsar_native.jobs.codecs import Codec
 from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.publishing import PublishIncomplete, PublishJob, PublishOptions, Surroundings
 from pulsar_native.jobs.sources import MessageMapping, Source
+from support.errors import Unprintable
 from support.jobs import TOPIC, MemoryLog, MemoryState
 
 
@@ -280,13 +281,6 @@ def test_publish_error_text_is_redacted_and_storable() -> None:
     assert text in str(caught.value) and text in run.log.warnings[0]
     for each in (str(caught.value), *run.log.warnings):
         assert "secret" not in each and each.encode()
-
-
-class Unprintable(ValueError):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise KeyError("no text")
 
 
 class Key:

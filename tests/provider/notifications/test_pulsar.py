@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.notifications.pulsar import PulsarNotifier
 from support.brokers import Broker, NewTopic
+from support.errors import Unprintable
 from support.publish_tasks import read_all
 from support.tasks import dag_in, states_of
 
@@ -75,13 +76,6 @@ def test_notifier_message_kinds(given: object, content: bytes, broker: Broker, t
     name = topic()
     PulsarNotifier(topic=name, message=given)({})
     assert [each.data() for each in read_all(broker, name)] == [content]
-
-
-class Unprintable(Exception):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from airflow_provider_pulsar.plugins.event_producer import (
 )
 from pulsar_native import AdminClient
 from support.brokers import Broker, NewTopic
+from support.errors import Unprintable
 from support.publish_tasks import read_all
 from support.tasks import dag_in
 
@@ -70,13 +71,13 @@ def test_listeners_publish_to_their_topics(
     on_task.on_task_instance_failed(previous_state="running", task_instance=TI, error=ValueError("wrong"))
     on_task.on_task_instance_skipped(previous_state="running", task_instance=TI)
     life.before_stopping(component=None)
-    told = [json.loads(each.data()) for each in read_all(broker, runs)]
-    assert [(each["event"], each["msg"]) for each in told] == [("dag_run.running", ""), ("dag_run.success", "done")]
-    assert told[0].items() >= {"source": "here", "dag_id": "d", "run_id": "r", "logical_date": ""}.items()
+    events = [json.loads(each.data()) for each in read_all(broker, runs)]
+    assert [(each["event"], each["msg"]) for each in events] == [("dag_run.running", ""), ("dag_run.success", "done")]
+    assert events[0].items() >= {"source": "here", "dag_id": "d", "run_id": "r", "logical_date": ""}.items()
     messages = read_all(broker, tasks)
-    told = [json.loads(each.data()) for each in messages]
-    assert [each["event"].partition(".")[2] for each in told] == ["running", "failed", "skipped"]
-    assert (told[1]["error"], told[1]["previous_state"], told[0]["previous_state"]) == ("wrong", "running", None)
+    events = [json.loads(each.data()) for each in messages]
+    assert [each["event"].partition(".")[2] for each in events] == ["running", "failed", "skipped"]
+    assert (events[1]["error"], events[1]["previous_state"], events[0]["previous_state"]) == ("wrong", "running", None)
     # One run's events are in one partition.
     assert {each.partition_key() for each in messages} == {"d/r"}
     assert len({each.message_id().partition() for each in messages}) == 1
@@ -120,15 +121,15 @@ def test_listeners_called_by_airflow_in_a_run(
             for listener in listeners:
                 manager.pm.unregister(listener)
     listeners[-1].before_stopping(component=None)
-    told = [json.loads(each.data()) for each in read_all(broker, name)]
-    assert {each["run_id"] for each in told} == {run.run_id}
-    assert [(each["event"], each.get("task_id")) for each in told if "task_id" in each] == [
+    events = [json.loads(each.data()) for each in read_all(broker, name)]
+    assert {each["run_id"] for each in events} == {run.run_id}
+    assert [(each["event"], each.get("task_id")) for each in events if "task_id" in each] == [
         ("task_instance.running", "good"),
         ("task_instance.success", "good"),
         ("task_instance.running", "bad"),
         ("task_instance.failed", "bad"),
     ]
-    (ended,) = [each for each in told if each["event"] == "dag_run.failed"]
+    (ended,) = [each for each in events if each["event"] == "dag_run.failed"]
     assert ended["run_type"] == "manual" and ended["start_date"] and ended["logical_date"]
 
 
@@ -171,13 +172,6 @@ def test_broker_down_neither_waits_nor_raises(
     assert "is lost" in caplog.text or "may be lost" in caplog.text
 
 
-class Unprintable(Exception):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
 @pytest.mark.usefixtures("pulsar_conn")
 def test_failed_event_any_error_text_is_published(
     configure: Configure, broker: Broker, topic: NewTopic, admin: AdminClient
@@ -188,8 +182,8 @@ def test_failed_event_any_error_text_is_published(
     for error in (Unprintable(), RuntimeError("x" * 6_000_000)):
         listener.on_task_instance_failed(previous_state="running", task_instance=TI, error=error)
         life.before_stopping(component=None)
-    told = [json.loads(each.data()) for each in read_all(broker, name)]
-    assert [each["error"] for each in told] == ["Unprintable", "x" * 65_536]
+    events = [json.loads(each.data()) for each in read_all(broker, name)]
+    assert [each["error"] for each in events] == ["Unprintable", "x" * 65_536]
 
 
 class NoState:
