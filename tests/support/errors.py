@@ -7,7 +7,7 @@ class Unprintable(ValueError):
     """An exception without a text."""
 
     def __str__(self) -> str:
-        raise KeyError("no text")
+        raise ValueError("no text")
 
 
 class Untyped(ValueError):
