@@ -14,7 +14,7 @@ from threading import TIMEOUT_MAX
 from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
-from pulsar_native.admin.errors import refusal
+from pulsar_native.admin.errors import IS_IT_PULSAR, refusal
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
@@ -70,6 +70,9 @@ class Endpoint:
             raise
         if not 200 <= answer.status < 300:
             raise refusal(action, answer, topic=topic, broker=broker, secrets=self.authentication.secrets())
+        if answer.body.lstrip()[:1] == b"<":
+            # A request that changes something has no content to check: a login page would pass for its success.
+            raise ReadError(f"{action}: the answer is a web page; {IS_IT_PULSAR}", topic=topic, broker=broker)
         return answer
 
     def _from_any_host(self, request: _Request) -> tuple[HttpAnswer, str]:

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pulsar_native._http import HttpAnswer, kind_of, reason_of
 from pulsar_native.exceptions import PulsarException, SubscriptionNotFound, TopicNotFound
 
+# End of the error of a response that no Pulsar broker or proxy gives.
+IS_IT_PULSAR = "is the admin URL that of a Pulsar broker's or proxy's web service?"
+
 
 class AdminError(PulsarException):
     """Raised when the admin interface rejects a request; `status` is the HTTP status, `reason` the broker's text."""
@@ -47,7 +50,7 @@ def refusal(
     reason, from_broker = reason_of(answer, secrets)
     message = f"{action}: {reason} (HTTP {answer.status})"
     if answer.status == 404 and not from_broker:
-        message += "; is the admin URL that of a Pulsar broker's or proxy's web service?"
+        message += f"; {IS_IT_PULSAR}"
     kind = kind_of(answer.status, reason, from_broker)
     if answer.status == 404 and from_broker and topic is not None:
         kind = SubscriptionNotFound if reason.startswith("Subscription ") else TopicNotFound

@@ -166,6 +166,13 @@ def test_unreachable_error_names_action_topic_address() -> None:
     assert str(caught.value).startswith("get the stats of persistent://public/default/x: No connection")
 
 
+@pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"\n <!DOCTYPE html>"])
+def test_web_page_is_no_success(page: bytes) -> None:
+    with http_peer(lambda asked: Answer(200, page)) as other:
+        with pytest.raises(ReadError, match=r"set the retention of a/b: .* web page; is the admin URL"):
+            AdminClient(other.url).set_retention("a/b", 1, 1)
+
+
 def test_admin_url_path_is_prefix(broker: Broker) -> None:
     def strip(asked: Asked) -> Answer:
         return Answer(307, b"", {"Location": broker.admin_url + asked.path.removeprefix("/pulsar")})
