@@ -47,7 +47,8 @@ def keep_pem(text: str) -> Path:
     with _lock:
         path = _kept.get((os.getpid(), text))
         if path is None or not path.exists():
-            if not _kept:
+            # A forked child inherits the files of its parent, but not in every case the registration.
+            if not any(pid == os.getpid() for pid, _ in _kept):
                 atexit.register(_remove_kept)
             path = _kept[os.getpid(), text] = write(text, "pem")
         return path
@@ -60,13 +61,23 @@ def _remove_kept() -> None:
 
 
 def write(secret: str, ending: str = "json") -> Path:
-    """Write credentials to a file of this process and return the path; stale files are removed first."""
-    remove_stale()
-    name = f"{_host()}_{os.getpid()}_{_start_of(os.getpid())}_{secrets.token_hex(8)}.{ending}"
-    path = folder() / name
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret)
+    """Write credentials to a file of this process and return the path; stale files are removed first.
+
+    Raises `AirflowException` if they cannot be written, as on a full disk.
+    """
+    try:
+        remove_stale()
+        name = f"{_host()}_{os.getpid()}_{_start_of(os.getpid())}_{secrets.token_hex(8)}.{ending}"
+        path = folder() / name
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secret)
+        except BaseException:
+            path.unlink()
+            raise
+    except OSError as error:
+        raise AirflowException(f"credentials cannot be kept in {tempfile.gettempdir()}: {error}") from error
     return path
 
 
@@ -76,7 +87,9 @@ def remove_stale() -> None:
         match = _NAME.fullmatch(path.name)
         if match is None or match["host"] != _host() or _start_of(int(match["pid"])) == match["start"]:
             continue
-        path.unlink(missing_ok=True)
+        # What is no file, or belongs to another user, does not keep this process from writing.
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _host() -> str:
@@ -88,7 +101,7 @@ def _start_of(pid: int) -> str:
     try:
         # After the command's name in parentheses, which may have any characters: the 20th field is the start in ticks.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self").exists():
             return "ended"
     try:

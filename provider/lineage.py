@@ -114,12 +114,18 @@ def event_extra(result: Mapping[str, Any], partitions: Mapping[str, Any] | None 
         partitions = result.get("partitions")
     ids = {}
     if isinstance(partitions, Mapping):
-        ids = {name: {"first": part["first"], "last": part["last"]} for name, part in partitions.items()}
+        ids = {name: first_and_last(part) for name, part in partitions.items()}
     manifest = {name: value for name, value in result.items() if name not in _LARGE}
     if len(ids) > _MOST_PARTITIONS:
         ids = dict(list(ids.items())[:_MOST_PARTITIONS])
         manifest["partitions"] = len(partitions or {})
     return {"count": result.get("count", result.get("rows")), "ids": ids, "manifest": manifest}
+
+
+def first_and_last(partition: Any) -> dict[str, Any]:
+    """Return the first and last message id in a partition's part of a manifest, None where there is none."""
+    found = partition if isinstance(partition, Mapping) else {}
+    return {"first": found.get("first"), "last": found.get("last")}
 
 
 def _of_topics(outlets: Sequence[Any], topics: Sequence[str]) -> Iterator[Any]:

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import attrs
 from airflow.providers.openlineage.extractors import OperatorLineage
@@ -22,10 +21,16 @@ from openlineage.client.generated.input_statistics_input_dataset import InputSta
 from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
+from airflow_provider_pulsar.lineage import first_and_last
 from pulsar_native.topic import TopicName
 
 # Message ids of more partitions are left out of the run facet.
 _MOST_PARTITIONS = 100
+_PATH = re.compile(r"(?:([A-Za-z][\w+.-]*):(?://([^/]*))?)?(.*)", re.DOTALL)
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
+# Comments of columns, whose texts may have commas and angle brackets.
+_COMMENT = re.compile(r"""\s+COMMENT\s+('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")""", re.IGNORECASE | re.DOTALL)
+_COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:]+)\s*:?\s*(.*\S)\s*", re.DOTALL)
 _KEPT = (
     "count",
     "stored",
@@ -59,10 +64,16 @@ def topic_name(service_url: str, topic: str) -> tuple[str, str]:
 
 def path_name(path: str) -> tuple[str, str]:
     """Return namespace and name of the dataset of a file or folder, local or of an object storage."""
-    parts = urlsplit(path)
-    if parts.scheme in ("", "file"):
-        return "file", parts.path.rstrip("/") or "/"
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/") or "/"
+    # Not as a URL: # and ? are part of a name.
+    match = _PATH.fullmatch(path)
+    assert match is not None
+    scheme, place, name = (match[1] or "file").lower(), match[2] or "", match[3]
+    if scheme == "file":
+        return "file", name.rstrip("/") or "/"
+    owner, _, host = place.rpartition("@")
+    # Azure has the container before the account's host, other storages credentials.
+    container = f"{owner.partition(':')[0]}@" if owner and scheme in _AZURE else ""
+    return f"{scheme}://{container}{host}", name.strip("/") or "/"
 
 
 def input_dataset(
@@ -102,7 +113,7 @@ def lineage(
         facets["pulsar"] = PulsarRunFacet(
             connection=connection,
             result={name: result[name] for name in _KEPT if result.get(name) is not None},
-            partitions={name: {"first": part["first"], "last": part["last"]} for name, part in named},
+            partitions={name: first_and_last(part) for name, part in named},
         )
     return OperatorLineage(inputs=list(inputs), outputs=list(outputs), run_facets=facets)
 
@@ -120,18 +131,24 @@ def avro_fields(definition: object) -> list[tuple[str, str]]:
     fields = definition.get("fields") if isinstance(definition, Mapping) else None
     if not isinstance(fields, list):
         return []
-    return [(str(each["name"]), _avro_type(each.get("type"))) for each in fields if isinstance(each, Mapping)]
+    named = [each for each in fields if isinstance(each, Mapping) and "name" in each]
+    return [(str(each["name"]), _avro_type(each.get("type"))) for each in named]
 
 
 def ddl_fields(text: str) -> list[tuple[str, str]]:
-    """Return names and types of the columns of a Spark DDL text."""
-    found, depth, start = [], 0, 0
+    """Return names and types of the columns of a Spark DDL text, without their comments."""
+    found, depth, start, is_quoted = [], 0, 0, False
+    text = _COMMENT.sub("", text)
     for place, sign in enumerate(f"{text},"):
+        is_quoted ^= sign == "`"
+        if is_quoted:
+            continue
         depth += (sign in "<(") - (sign in ">)")
         if sign == "," and depth == 0:
-            match = re.match(r"\s*(`[^`]+`|[^\s:]+)\s*:?\s*(.*\S)\s*$", text[start:place], re.DOTALL)
+            match = _COLUMN.fullmatch(text[start:place])
             if match is not None:
-                found.append((match[1].strip("`"), match[2]))
+                name = match[1]
+                found.append((name[1:-1].replace("``", "`") if name.startswith("`") else name, match[2]))
             start = place + 1
     return found
 

@@ -333,13 +333,17 @@ def _text(name: str, value: Any) -> str | None:
     # Not by an encoding: the error of one holds the text.
     if _SURROGATE.search(value):
         raise InvalidConfiguration(f"the field {name!r} has half of a surrogate pair, which is no character")
+    if _CONTROL.search(value):
+        raise InvalidConfiguration(f"the field {name!r} has a control character, such as NUL: remove it")
     return value.strip() or None
 
 
 def _seconds(name: str, value: Any) -> int | None:
     if value is None or value == "":
         return None
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    # Python converts no text of thousands of digits.
+    is_short = isinstance(value, str) and len(value) < 100
+    number = int(value) if is_short and value.strip().isdecimal() else value
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 3600:
         raise InvalidConfiguration(f"the field {name!r} must be a whole number from 1 to 3600, not {value!r}")
     return number
@@ -488,7 +492,11 @@ _ALL_PEM = (*_PEM_FIELDS, ("athenz_private_key", "athenz_key_file_path", "PRIVAT
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _PORT = re.compile(r":(\d+)$")
+# Airflow reads the scheme of a connection's URI as its type, with _ in place of -.
+_TLS_TYPES = ("pulsar+ssl", "pulsar-ssl", "pulsar_ssl")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Lines and tabs may be in a PEM text and in JSON.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _DEPLOYMENT = re.compile(r"[\w.-]{1,64}")
 _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "operation_timeout_seconds": _seconds,
@@ -509,7 +517,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text
 
 def _service_url(connection: AirflowConnection, url: str | None) -> str:
     """Return the service URL of its own field or of the host; the port is for hosts without one."""
-    host = (connection.host or "").strip()
+    host = _text("host", connection.host or None) or ""
     if url is not None:
         if host:
             raise InvalidConfiguration("give either the field 'service_url' or the field 'host', not both")
@@ -518,7 +526,7 @@ def _service_url(connection: AirflowConnection, url: str | None) -> str:
     elif "://" in host:
         url = host
     else:
-        scheme = "pulsar+ssl" if connection.conn_type == "pulsar+ssl" else "pulsar"
+        scheme = "pulsar+ssl" if connection.conn_type in _TLS_TYPES else "pulsar"
         bare_ipv6 = host.count(":") > 1 and "[" not in host and "," not in host
         url = f"{scheme}://[{host}]" if bare_ipv6 else f"{scheme}://{host}"
     return _with_port(url, connection.port) if connection.port else url

@@ -6,15 +6,19 @@ from there, which needs no connection. It holds no credentials. Without a place 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.topic_url import topic_url
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
+
+_log = logging.getLogger(__name__)
 
 
 class PulsarTopicLink(BaseOperatorLink):
@@ -23,8 +27,13 @@ class PulsarTopicLink(BaseOperatorLink):
     name = "Pulsar topic"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL, empty without a template or a topic. Blocks for reading the connection."""
-        return topic_link(operator)
+        """Return the URL, empty without a template, a topic or the connection. Blocks for reading the connection."""
+        try:
+            return topic_link(operator)
+        except (AirflowException, ValueError) as error:
+            # A missing connection or a wrong topic has failed the task already, with its own error.
+            _log.debug("No link to the topic: %s", error)
+            return ""
 
 
 class SparkUILink(BaseOperatorLink):

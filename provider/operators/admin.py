@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import AdminClient, MessageId
+    from pulsar_native.exceptions import PulsarException
 
 # Seconds between two looks at something the broker does in the background.
 _LOOK_SECONDS = 0.5
@@ -278,11 +279,12 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
     :param topic: the topic, in any spelling; with `count` one without partitions, or one partition. Templated.
     :param subscription: the subscription's name. Templated.
     :param count: how many entries to skip, from 1: an entry is a message, or a batch of them. Default None: the whole
-        backlog. A retry does not skip them a second time. Templated.
+        backlog. Templated.
     :param older_than_seconds: skip messages that are older than so many seconds instead, from 1. Default None.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic, subscription, and skipped: "all", the count, or "older than N s".
+    Returns topic, subscription, and skipped: "all", the count, or "older than N s". A retry after a lost answer does
+    not skip `count` entries a second time; a task that had succeeded and is cleared skips the next ones.
     """
 
     template_fields: Sequence[str] = ("topic", "subscription", "count", "older_than_seconds")
@@ -306,11 +308,11 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
         skipped: object = "all"
         if self.older_than_seconds not in (None, ""):
-            seconds = _whole("older_than_seconds", self.older_than_seconds)
+            seconds = validation.whole("older_than_seconds", self.older_than_seconds)
             admin.expire_messages(self.topic, self.subscription, seconds)
             skipped = f"older than {seconds} s"
         elif self.count not in (None, ""):
-            skipped = _whole("count", self.count)
+            skipped = validation.whole("count", self.count)
             self._skip(admin, context, skipped)
         elif self._has_limit:
             # A template that rendered to nothing must not clear everything.
@@ -320,21 +322,34 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         return {"subscription": self.subscription, "skipped": skipped}
 
     def _skip(self, admin: AdminClient, context: Context, count: int) -> None:
-        """Skip once: an earlier try that has moved the cursor, and died before it could tell, is not repeated."""
-        from pulsar_native.exceptions import SubscriptionNotFound
+        """Skip once: an earlier try's request whose answer was lost is not repeated if the broker has executed it."""
+        from pulsar_native.exceptions import PulsarException, SubscriptionNotFound
 
-        cursors = admin.internal_stats(self.topic).get("cursors", {})
+        stats = admin.internal_stats(self.topic)
+        cursors = stats.get("cursors", {})
         if self.subscription not in cursors:
             raise SubscriptionNotFound(f"there is no subscription {self.subscription!r}", topic=self.topic)
-        at = cursors[self.subscription].get("markDeletePosition")
-        state = TaskState(context, "skipping")
-        before = {"topic": self.topic, "subscription": self.subscription, "count": count, "at": at}
-        noted = state.get()
-        if noted is not None and {**noted, "at": at} == before and noted["at"] != at:
-            self.log.info("%s: an earlier try has skipped them already", self._action())
-            return
-        state.set(before)
-        admin.skip_messages(self.topic, self.subscription, count)
+        at = _numbers(cursors[self.subscription]["markDeletePosition"])
+        state = TaskState(context, "skip_request")
+        request = {"topic": self.topic, "subscription": self.subscription, "count": count}
+        noted = state.get() or {}
+        # One that moved less was moved by a consumer, or back by a reset.
+        if noted == {**noted, **request} and noted["at"] < at and noted["to"] <= at:
+            self.log.warning(
+                "%s: the answer to an earlier try was lost, and the subscription has moved on by %d entries or more "
+                "since: they count as skipped",
+                self._action(),
+                count,
+            )
+        else:
+            state.set({**request, "at": at, "to": _position_after(stats, at, count)})
+            try:
+                admin.skip_messages(self.topic, self.subscription, count)
+            except PulsarException as error:
+                if not _may_have_been_executed(error):
+                    state.delete()
+                raise
+        state.delete()
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------
@@ -425,7 +440,8 @@ class PulsarCompactTopicOperator(_AdminOperator):
     :param timeout_seconds: how long to wait, from 1, default 3600. What runs on is waited for by the next try.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic and status by topic or partition: SUCCESS, or RUNNING without `wait`.
+    Returns topic and status by topic or partition: SUCCESS, or RUNNING without `wait`, also for a compaction that ran
+    already, which may not cover the last messages.
     """
 
     def __init__(self, *, topic: str, wait: bool = True, timeout_seconds: float = 3600, **kwargs: Any) -> None:
@@ -460,6 +476,8 @@ class PulsarCompactTopicOperator(_AdminOperator):
             # One that runs already was begun before the last messages: it is waited for, and then another one is begun.
             if error.status != 409:
                 raise
+            if not self.wait:
+                return
             self._ended(admin, topic, time.monotonic() + self.timeout_seconds)
             admin.compact(topic)
 
@@ -536,9 +554,33 @@ def _compacted_ledger(admin: AdminClient, topic: str) -> int:
     return admin.internal_stats(topic).get("compactedLedger", {}).get("ledgerId", -1)
 
 
-def _whole(name: str, value: object) -> int:
-    """Return a number of at least 1, from a number or its text; raises ValueError."""
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        validation.refuse(f"{name} must be a whole number of at least 1, not {value!r}")
-    return number
+def _numbers(position: str) -> list[int]:
+    """Return ledger and entry of a position in the broker's statistics, which compare in the order of the topic."""
+    ledger, entry = position.split(":")
+    return [int(ledger), int(entry)]
+
+
+def _position_after(stats: Mapping[str, Any], at: list[int], count: int) -> list[int]:
+    """Return the position `count` entries after another one, or the last position if there are fewer."""
+    ledgers = {ledger["ledgerId"]: ledger["entries"] for ledger in stats["ledgers"]}
+    if ledgers:
+        # The open ledger has none in the list.
+        ledgers[max(ledgers)] = stats["currentLedgerEntries"]
+    position = at
+    for ledger in sorted(each for each in ledgers if each >= at[0]):
+        first = at[1] + 1 if ledger == at[0] else 0
+        there = max(0, min(count, ledgers[ledger] - first))
+        if there:
+            position, count = [ledger, first + there - 1], count - there
+    return position
+
+
+def _may_have_been_executed(error: PulsarException) -> bool:
+    """Return True for the error of a request that was sent, if it was not refused by the broker."""
+    from pulsar_native.admin import AdminError
+    from pulsar_native.exceptions import ConnectError, ReadError, ServiceUnitNotReady, Timeout
+
+    if isinstance(error, AdminError):
+        # A web server between may have got no answer, or lost it.
+        return error.status >= 500
+    return isinstance(error, ReadError | ServiceUnitNotReady | Timeout) and not isinstance(error, ConnectError)

@@ -163,6 +163,10 @@ def test_openlineage_of_spark_load(broker: Broker) -> None:
         ("file:///data/a/", ("file", "/data/a")),
         ("s3://key@bucket/a/b", ("s3://bucket", "a/b")),
         ("gs://bucket", ("gs://bucket", "/")),
+        ("abfss://raw@a.dfs.core.windows.net/t/", ("abfss://raw@a.dfs.core.windows.net", "t")),
+        ("wasbs://raw:key@a.blob.core.windows.net/t", ("wasbs://raw@a.blob.core.windows.net", "t")),
+        ("/data/run#1?/a", ("file", "/data/run#1?/a")),
+        ("s3://bucket/run#1?/a", ("s3://bucket", "run#1?/a")),
     ],
 )
 def test_openlineage_path_name(path: str, name: tuple[str, str]) -> None:
@@ -177,6 +181,27 @@ def test_openlineage_avro_fields() -> None:
     )
     assert openlineage.avro_fields(definition) == [("t", "timestamp-millis"), ("l", "array")]
     assert openlineage.avro_fields("{broken") == openlineage.avro_fields(None) == []
+    assert openlineage.avro_fields({"fields": [{"type": "int"}, {"name": "n", "type": "int"}]}) == [("n", "int")]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "fields"),
+    [
+        ("a INT COMMENT 'x, y', b STRING", [("a", "INT"), ("b", "STRING")]),
+        ('m MAP<STRING, INT> comment "a < b\\", c", z INT', [("m", "MAP<STRING, INT>"), ("z", "INT")]),
+        ("s STRUCT<a: INT COMMENT 'x > y', b: INT>", [("s", "STRUCT<a: INT, b: INT>")]),
+        ("`a, <``b` INT, c INT", [("a, <`b", "INT"), ("c", "INT")]),
+    ],
+)
+def test_openlineage_ddl_fields_quoted_text(ddl: str, fields: list[tuple[str, str]]) -> None:
+    assert openlineage.ddl_fields(ddl) == fields
+
+
+@pytest.mark.parametrize("part", [{"count": 1}, None])
+def test_lineage_partition_without_ids(part: object) -> None:
+    result, ids = {"count": 1, "partitions": {"t": part}}, {"t": {"first": None, "last": None}}
+    facet: Any = openlineage.lineage("c", result).run_facets["pulsar"]
+    assert facet.partitions == event_extra(result)["ids"] == ids
 
 
 def test_event_extra_of_a_load_has_ids_of_its_manifest() -> None:

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NoReturn
 
+# Years 1 to 9999, all that a datetime holds: a time of today in microseconds is in the year 55000 and later.
+_MIN_MILLIS, _MAX_MILLIS = -62_135_596_800_000, 253_402_300_799_999
+
 
 def refuse(message: str) -> NoReturn:
     """Raise ValueError for an argument."""
@@ -50,9 +53,10 @@ def number(name: str, value: object, minimum: float, *, maximum: float = math.in
 def whole(name: str, value: object) -> int:
     """Return a whole number of at least 1, from a number or its text; raise for anything else."""
     digits = str(value).strip()
-    if isinstance(value, bool | float) or not digits.isdigit() or int(digits) < 1:
+    number = _integer(digits) if digits.isdecimal() and not isinstance(value, bool | float) else None
+    if number is None or number < 1:
         refuse(f"{name} must be a whole number of at least 1, not {value!r}")
-    return int(digits)
+    return number
 
 
 def no_generator(name: str, function: object) -> None:
@@ -86,11 +90,11 @@ def moment(name: str, value: datetime | str | int) -> int:
     if value != value or value in (math.inf, -math.inf):
         refuse(f"{name} must be a point in time, not {value!r}")
     if isinstance(value, int | float):
-        return int(value)
+        return _in_milliseconds(name, value)
     if isinstance(value, str):
         value = value.strip()
         if value.removeprefix("-").isdecimal():
-            return int(value)
+            return _in_milliseconds(name, value)
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
@@ -98,7 +102,23 @@ def moment(name: str, value: datetime | str | int) -> int:
     if not isinstance(value, datetime):
         refuse(f"{name} must be a datetime, ISO-8601 text or milliseconds since 1970, not {type(value).__name__}")
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
+    # One with a zone may be some hours beyond the years of UTC, which stands for the earliest or latest time.
+    return max(_MIN_MILLIS, min(round(aware.timestamp() * 1000), _MAX_MILLIS))
+
+
+def _in_milliseconds(name: str, value: float | str) -> int:
+    """Return a number or its text as an integer; raise if it is outside the years 1 to 9999."""
+    number = _integer(value)
+    if number is None or not _MIN_MILLIS <= number <= _MAX_MILLIS:
+        refuse(f"{name}={value!r} is no time in milliseconds (it looks like micro- or nanoseconds)")
+    return number
+
+
+def _integer(value: float | str) -> int | None:
+    try:
+        return int(value)
+    except ValueError:  # A text with more digits than Python converts.
+        return None
 
 
 class Given:

@@ -375,7 +375,8 @@ def test_mapping_of_an_envelope_takes_all_parts() -> None:
         ({"value": 1, "properties": {5: "n"}}, "the name of a property must be a text, not int"),
         ({"value": 1, "event_time": -1}, "event_time must be from 0 to .* milliseconds since 1970, not -1"),
         ({"value": 1, "event_time": float("inf")}, "event_time must be a point in time"),
-        ({"value": 1, "deliver_at": 2**63}, "deliver_at must be from 0 to"),
+        ({"value": 1, "deliver_at": -1}, "deliver_at must be from 0 to"),
+        ({"value": 1, "deliver_at": 2**63}, "deliver_at=9223372036854775808 is no time in milliseconds"),
     ],
 )
 def test_mapping_of_no_envelope_is_refused(item: object, words: str) -> None:

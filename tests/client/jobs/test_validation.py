@@ -125,6 +125,13 @@ def test_moment_before_1970_is_negative() -> None:
     assert validation.moment("t", "1969-12-31T23:59:59Z") == -1000
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999999", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00+14:00"])
+def test_moment_first_and_last_are_times_in_utc(text: str) -> None:
+    for value in (text, datetime.fromisoformat(text)):
+        found = datetime.fromtimestamp(validation.moment("t", value) / 1000, UTC)
+        assert (found.year, found.hour) in ((1, 0), (9999, 23))
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -137,6 +144,11 @@ def test_moment_before_1970_is_negative() -> None:
         ("\u00b2", "neither ISO-8601"),
         (float("nan"), "t must be a point in time, not nan"),
         (float("inf"), "t must be a point in time, not inf"),
+        (1_700_000_000_000_000, "t=1700000000000000 is no time in milliseconds .it looks like micro- or nanoseconds"),
+        ("1700000000000000000", "is no time in milliseconds"),
+        (1.7e18, "is no time in milliseconds"),
+        (-(10**40), "is no time in milliseconds"),
+        ("9" * 5000, "is no time in milliseconds"),
     ],
 )
 def test_moment_other_values_raise(value: object, words: str) -> None:
@@ -149,7 +161,7 @@ def test_whole_number_or_its_text(given: object, found: int) -> None:
     assert validation.whole("n", given) == found
 
 
-@pytest.mark.parametrize("given", [0, "0", -1, "1.0", 1.0, True, "", None, "x"])
+@pytest.mark.parametrize("given", [0, "0", -1, "1.0", 1.0, True, "", None, "x", "\u00b2", "9" * 5000])
 def test_whole_number_wrong_raises(given: object) -> None:
     with pytest.raises(ValueError, match="n must be a whole number of at least 1, not"):
         validation.whole("n", given)

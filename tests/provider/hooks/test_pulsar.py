@@ -41,6 +41,8 @@ URL = "pulsar://127.0.0.1:6650"
         ("pulsar://?service_url=pulsar%3A%2F%2Fa%3A1%2Cb%3A2", "pulsar://a:1,b:2"),
         ("pulsar://pulsar+ssl://broker.example:6651", "pulsar+ssl://broker.example:6651"),
         ("pulsar+ssl://broker.example:6651", "pulsar+ssl://broker.example:6651"),
+        ("pulsar-ssl://broker.example:6651", "pulsar+ssl://broker.example:6651"),
+        ('{"conn_type": "pulsar-ssl", "host": "broker.example", "port": 6651}', "pulsar+ssl://broker.example:6651"),
     ],
 )
 def test_connection_from_uri(uri: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +116,9 @@ def test_connection_empty_form_fields_are_defaults(connection: Connection) -> No
         ({"service_url": URL, "token": ["s3cret-value"]}, "'token' must be a text, not list"),
         ({"service_url": URL, "operation_timeout_seconds": 0}, "'operation_timeout_seconds' must be .* from 1 to 3600"),
         ({"service_url": URL, "operation_timeout_seconds": True}, "must be a whole number"),
+        ({"service_url": URL, "operation_timeout_seconds": "9" * 5000}, "must be a whole number from 1 to 3600"),
+        ({"service_url": URL, "jwt_file": "/s3cret-value\0"}, "'jwt_file' has a control character"),
+        ({"host": "a\0"}, "'host' has a control character"),
         ({"service_url": URL, "deployment_id": "a b"}, "'deployment_id' may have up to 64 letters"),
         ({"service_url": URL, "deployment_id": "a" * 65}, "'deployment_id' may have up to 64 letters"),
         ({"service_url": URL, "deployment": "a"}, "did you mean 'deployment_id'"),

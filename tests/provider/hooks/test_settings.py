@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -107,6 +109,72 @@ def test_pem_files_end_with_their_process(tmp_path: Path) -> None:
     assert kept.read_text() == "another"
 
 
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder of credentials for this test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(credentials_file, "_kept", {})
+    return credentials_file.folder()
+
+
+def test_pem_file_of_forked_child_ends_with_it(own_folder: Path) -> None:
+    # Airflow's task process clears what its parent has registered.
+    code = """
+import atexit, os
+from airflow_provider_pulsar import credentials_file
+credentials_file.keep_pem("text")
+if (pid := os.fork()) == 0:
+    atexit._clear()
+    print(credentials_file.keep_pem("text"), flush=True)
+    atexit._run_exitfuncs()
+    os._exit(0)
+os.waitpid(pid, 0)
+print(*credentials_file.folder().glob(f"*_{pid}_*"), "left")
+"""
+    environment = {**os.environ, "TMPDIR": str(own_folder.parent)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    written, left = done.stdout.split()[-2:]
+    assert left == "left" and written.startswith(str(own_folder)) and not Path(written).exists()
+    assert not list(own_folder.iterdir())
+
+
+def test_pem_file_full_disk_raises_and_leaves_none(
+    own_folder: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fdopen = os.fdopen
+
+    def full(descriptor: int, mode: str) -> Any:
+        fdopen(descriptor, mode).close()
+        # The system's device that is always full.
+        return open("/dev/full", mode)
+
+    monkeypatch.setattr(credentials_file.os, "fdopen", full)
+    hook = PulsarHook(connection(service_url="pulsar+ssl://h:1", tls_trust_certs=CERTIFICATE))
+    message = f"credentials cannot be kept in {own_folder.parent}: .*No space left"
+    with pytest.raises(AirflowException, match=message):
+        hook.client_config()
+    passed, found = hook.test_connection()
+    assert not passed and re.match(f"settings failed: .*{message}", found)
+    assert not list(own_folder.iterdir())
+
+
+def test_remove_stale_passes_what_is_no_file(own_folder: Path) -> None:
+    stale = f"{credentials_file._host()}_{2**22 + 1}_1_{'0' * 16}"
+    (own_folder / f"{stale}.pem").mkdir()
+    (own_folder / f"{stale}.json").touch()
+    assert credentials_file.write("text").read_text() == "text"
+    assert not (own_folder / f"{stale}.json").exists()
+
+
+def test_start_of_process_that_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_path: Path) -> str:
+        raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(Path, "read_text", gone)
+    assert credentials_file._start_of(1) == "ended"
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -127,6 +195,7 @@ def test_pem_files_end_with_their_process(tmp_path: Path) -> None:
         ({"client_options": {"listener_name": "x"}}, "it is a field of its own"),
         ({"client_options": {"authentication": "token:s3cret"}}, "has no option 'authentication'"),
         ({"client_options": {"connections_per_broker": "two"}}, "connections_per_broker"),
+        ({"client_options": {"connections_per_broker": 1.5}}, "connections_per_broker must be an int"),
         ({"topic_url_template": "ftp://console/{topic}"}, "must begin with http"),
         ({"topic_url_template": "https://console/{name}"}, "unknown name {name}"),
         ({"spark_credentials_ref": "s3cret"}, "'spark_credentials_ref' must be env:NAME"),

@@ -69,6 +69,14 @@ def test_topic_link_without_template_is_empty(connection: Callable[..., str]) ->
     assert PulsarTopicLink().get_link(PublishOperator(task_id="p", topic="t", messages=[1]), ti_key=key) == ""
 
 
+@pytest.mark.parametrize("wrong", [{"topic": "a/b"}, {"pulsar_conn_id": "missing"}])
+def test_topic_link_wrong_topic_or_connection_is_empty(wrong: dict[str, str], connection: Callable[..., str]) -> None:
+    connection(service_url="pulsar://h:1", topic_url_template=TEMPLATE)
+    key: Any = None
+    operator = PublishOperator(**{"task_id": "p", "topic": "t", "messages": [1], **wrong})  # type: ignore[arg-type]
+    assert PulsarTopicLink().get_link(operator, ti_key=key) == ""
+
+
 def test_topic_url_encodes_each_part() -> None:
     assert topic_url("http://c/{topic}/x", "a/b/c d?e/".rstrip("/")) == "http://c/c%20d%3Fe/x"
     with pytest.raises(ValueError, match=r"unknown name \{name\}"):

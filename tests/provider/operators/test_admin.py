@@ -20,10 +20,12 @@ from airflow_provider_pulsar.operators.admin import (
     PulsarResetCursorOperator,
     PulsarSkipMessagesOperator,
     PulsarUploadSchemaOperator,
+    _position_after,
 )
 from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
 from pulsar_native import AdminClient, Client
-from pulsar_native.exceptions import TopicNotFound
+from pulsar_native.admin import AdminError
+from pulsar_native.exceptions import AuthorizationError, ConnectError, PulsarException, ReadError, TopicNotFound
 from support.brokers import NewTopic
 from support.tasks import StateStore, context_of, dag_in, states_of, xcom_of
 
@@ -148,16 +150,28 @@ def test_reset_cursor_to_a_time(admin: AdminClient, client: Client, topic: NewTo
 
 
 @pytest.mark.proves("A26")
-def test_skip_messages_retry_skips_once(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+def test_skip_messages_retry_skips_once(
+    admin: AdminClient, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, store = topic(), StateStore()
     place: dict[str, Any] = {"topic": name, "subscription": "s"}
     run(PulsarCreateTopicOperator, topic=name)
     run(PulsarCreateSubscriptionOperator, **place)
     publish(client, name, 5)
-    for _ in range(2):
+    skip = AdminClient.skip_messages
+
+    def answer_lost(*arguments: Any) -> None:
+        skip(*arguments)
+        raise ReadError("the connection broke")
+
+    with monkeypatch.context() as patch, pytest.raises(AirflowException, match="the connection broke"):
+        patch.setattr(AdminClient, "skip_messages", answer_lost)
         run(PulsarSkipMessagesOperator, context_of(store=store), **place, count=2)
-        assert backlog(admin, name) == 3
-    run(PulsarSkipMessagesOperator, context_of(), **place, count=2)
+    assert backlog(admin, name) == 3
+    run(PulsarSkipMessagesOperator, context_of(store=store), **place, count=2)
+    assert backlog(admin, name) == 3
+    # The task is cleared.
+    run(PulsarSkipMessagesOperator, context_of(store=store), **place, count=2)
     assert backlog(admin, name) == 1
     time.sleep(2.1)
     run(PulsarSkipMessagesOperator, **place, older_than_seconds=1)
@@ -165,6 +179,61 @@ def test_skip_messages_retry_skips_once(admin: AdminClient, client: Client, topi
     while backlog(admin, name):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("error", "consumed"),
+    [
+        (ReadError("the answer is lost"), 1),
+        (ConnectError("there is no server"), 2),
+        (AdminError("refused", status=412), 2),
+        (AuthorizationError("no rights"), 2),
+    ],
+    ids=["lost", "not sent", "refused", "no rights"],
+)
+def test_skip_messages_failed_is_done_by_retry(
+    error: PulsarException,
+    consumed: int,
+    admin: AdminClient,
+    client: Client,
+    topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, store = topic(), StateStore()
+    consumer = client.subscribe(name, "s")
+    publish(client, name, 5)
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(AirflowException, match=error.message):
+        patch.setattr(AdminClient, "skip_messages", fails)
+        run(PulsarSkipMessagesOperator, context_of(store=store), topic=name, subscription="s", count=2)
+    for _ in range(consumed):
+        consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+    consumer.close()
+    assert backlog(admin, name) == 5 - consumed
+    run(PulsarSkipMessagesOperator, context_of(store=store), topic=name, subscription="s", count=2)
+    assert backlog(admin, name) == 3 - consumed
+
+
+@pytest.mark.parametrize(
+    ("at", "count", "after"),
+    [
+        ([5, -1], 2, [5, 1]),
+        ([5, 1], 2, [7, 0]),
+        ([5, 2], 1, [7, 0]),
+        ([3, 9], 4, [7, 0]),
+        ([5, 0], 9, [9, 1]),
+        ([9, 1], 1, [9, 1]),
+    ],
+)
+def test_skip_messages_position_after_entries(at: list[int], count: int, after: list[int]) -> None:
+    stats = {
+        "ledgers": [{"ledgerId": 5, "entries": 3}, {"ledgerId": 7, "entries": 1}, {"ledgerId": 9, "entries": 0}],
+        "currentLedgerEntries": 2,
+    }
+    assert _position_after(stats, at, count) == after
 
 
 # ---- policies, schemas, compaction -----------------------------------------------------------------------------------
@@ -233,6 +302,21 @@ def test_compact_waits_until_it_is_done(partitions: int, admin: AdminClient, cli
     assert reader.read_next(timeout_millis=10_000).data() == b"5"
     assert not reader.has_message_available()
     reader.close()
+
+
+def test_compact_running_without_wait_is_running(
+    admin: AdminClient, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    publish(client, name, 1, partition_key="k")
+
+    def runs(*_: object) -> None:
+        raise AdminError("Compaction already in progress", status=409)
+
+    monkeypatch.setattr(AdminClient, "compact", runs)
+    monkeypatch.setattr(AdminClient, "compaction_status", lambda *_: {"status": "RUNNING"})
+    full = f"persistent://public/default/{name.rpartition('/')[2]}"
+    assert run(PulsarCompactTopicOperator, topic=name, wait=False)["status"] == {full: "RUNNING"}
 
 
 def _earliest() -> Any:
