@@ -8,6 +8,7 @@ secret is sent, since the master keeps and shows a driver's command. httpx is im
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,11 @@ _MAIN_CLASS = "org.apache.spark.deploy.SparkSubmit"
 ACTIVE = ("SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN")
 """States of a driver that is not done: UNKNOWN is that of a master in recovery."""
 FINISHED = "FINISHED"
+NOT_FOUND = "NOT_FOUND"
+"""State of a driver that its master does not know: restarted without recovery, or it keeps fewer drivers."""
+TIMEOUT = "TIMEOUT"
+"""State of a driver that was killed because its time was over."""
+UNREACHABLE = "UNREACHABLE"
 UNREACHABLE_SECONDS = 600
 """Seconds that a driver is waited for while no master answers; then its state is UNREACHABLE."""
 _log = logging.getLogger(__name__)
@@ -53,10 +59,10 @@ class DriverWatch:
         self._answered = time.monotonic()
         return status
 
-    def failed(self, error: AirflowException) -> DriverStatus:
+    def failed(self, error: Exception) -> DriverStatus:
         """Return the status while no master answers."""
         is_over = time.monotonic() - self._answered >= self._seconds
-        return DriverStatus("UNREACHABLE" if is_over else "UNKNOWN", str(error))
+        return DriverStatus(UNREACHABLE if is_over else "UNKNOWN", str(error))
 
 
 class SparkRestServer:
@@ -71,7 +77,7 @@ class SparkRestServer:
         """Return the server of a resolved Spark connection: its master's hosts with the REST scheme and port."""
         scheme, port = connection.get("rest_scheme", "http"), connection.get("rest_port", 6066)
         hosts = str(connection["master"]).removeprefix("spark://").split(",")
-        return SparkRestServer([f"{scheme}://{host.strip().partition(':')[0]}:{port}" for host in hosts])
+        return SparkRestServer([f"{scheme}://{_host(host.strip())}:{port}" for host in hosts])
 
     def create(self, arguments: Sequence[str], properties: Mapping[str, str], env: Mapping[str, str]) -> str:
         """Start a driver that runs spark-submit with these arguments, and return its id; raises AirflowException."""
@@ -84,11 +90,13 @@ class SparkRestServer:
             "environmentVariables": dict(env),
             "clientSparkVersion": "",
         }
-        found = self._first("POST", "/v1/submissions/create", request)
-        return str(found["submissionId"])
+        driver_id = self._first("POST", "/v1/submissions/create", request).get("submissionId")
+        if not isinstance(driver_id, str) or not driver_id:
+            raise self._failed("its answer to the submission has no submissionId")
+        return driver_id
 
     def status(self, driver_id: str) -> DriverStatus:
-        """Return the state of a driver; raises AirflowException if no master knows it."""
+        """Return the state of a driver, NOT_FOUND if the master does not know it; raises AirflowException."""
         return _status(self._first("GET", _path("status", driver_id)))
 
     def wait(self, driver_id: str, poll_interval: float) -> DriverStatus:
@@ -157,13 +165,22 @@ def _path(action: str, driver_id: str) -> str:
     return f"/v1/submissions/{action}/{driver_id}"
 
 
+def _host(address: str) -> str:
+    """Return the host of an address with or without a port; an IPv6 address keeps its brackets."""
+    found = re.match(r"\[[^\]]*\]|[^:]*", address)
+    return found[0] if found else address
+
+
 def _answer(response: httpx.Response, url: str) -> dict[str, Any]:
     found = response.json()
     if not isinstance(found, dict) or not found.get("success"):
         message = found.get("message") if isinstance(found, dict) else None
+        # A master that is not the active one, or recovers, gives a message.
+        if not message and isinstance(found, dict) and found.get("action") == "SubmissionStatusResponse":
+            return {"driverState": NOT_FOUND, "message": f"the master of {url} does not know the driver"}
         raise _Refused(message or f"HTTP {response.status_code}")
     return found
 
 
 def _status(found: Mapping[str, Any]) -> DriverStatus:
-    return DriverStatus(str(found.get("driverState", "UNKNOWN")).upper(), str(found.get("message") or ""))
+    return DriverStatus(str(found.get("driverState") or "UNKNOWN").upper(), str(found.get("message") or ""))

@@ -16,10 +16,13 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowException
+
 from airflow_provider_pulsar.extras import missing
-from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
+from airflow_provider_pulsar.hooks.spark_rest import UNREACHABLE, SparkRestServer
 
 try:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -103,7 +106,20 @@ class PulsarSparkSubmitHook(SparkSubmitHook):
 
     def hand_over_file(self, path: str) -> None:
         """Add a file that Spark copies to the driver and every executor."""
-        self._files = f"{self._files},{path}" if self._files else path
+        # `--files` replaces Spark's property.
+        own = self._files or self._spark_property("spark.files")
+        self._files = f"{own},{path}" if own else path
+
+    def _spark_property(self, name: str) -> str | None:
+        """Return a property as spark-submit finds it: in the configuration, in the properties file, or in Spark's."""
+        if name in self.properties:
+            return str(self.properties[name])
+        if self._properties_file:
+            return _property_of(Path(self._properties_file), name)
+        env = {**os.environ, **self.process_env}
+        home = env.get("SPARK_HOME")
+        folder = env.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+        return _property_of(Path(folder, "spark-defaults.conf"), name) if folder else None
 
     def set_arguments(self, arguments: list[str]) -> None:
         """Set the arguments of the application."""
@@ -167,6 +183,19 @@ class PulsarSparkSubmitHook(SparkSubmitHook):
         finally:
             self._run_post_submit_commands()
 
+    def end_job(self, job_id: str) -> None:
+        """End the job of an earlier try; a standalone driver has ended when this returns."""
+        if self.has_standalone_driver:
+            self.rest_server.kill(job_id)
+            status = self.rest_server.wait(job_id, self._status_poll_interval)
+            if status.state == UNREACHABLE:
+                raise AirflowException(f"The driver {job_id} of an earlier try may still run: {status.message}")
+        elif self._is_yarn:
+            self._kill_yarn_application(job_id)
+        else:
+            self._kubernetes_driver_pod = job_id.rpartition(":")[2]
+            self._delete_driver_pod()
+
     def _build_spark_common_args(self) -> list[str]:
         args: list[str] = super()._build_spark_common_args()
         # Set here, because the base class puts its variables on the command line for some masters.
@@ -198,6 +227,15 @@ def _extended(kind: Any) -> type[PulsarSparkSubmitHook]:
     metaclass: Any = type(kind)
     made: type[PulsarSparkSubmitHook] = metaclass(kind.__name__, (kind, PulsarSparkSubmitHook), named)
     return made
+
+
+def _property_of(path: Path, name: str) -> str | None:
+    """Return a property of a file in the form of Java's, None without it; spark-submit reports an unreadable file."""
+    with contextlib.suppress(OSError):
+        text = path.read_text("utf-8", "replace")
+        found = re.findall(rf"^[ \t]*{re.escape(name)}[ \t]*[ \t=:][ \t]*(\S.*)$", text, re.MULTILINE)
+        return str(found[-1]).strip() if found else None
+    return None
 
 
 def _ignore(_: object) -> None:

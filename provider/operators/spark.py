@@ -7,22 +7,24 @@ run. Success is the load's own report, in its output or its manifest, never an e
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout
 
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.extras import missing
-from airflow_provider_pulsar.hooks.spark_rest import FINISHED
+from airflow_provider_pulsar.hooks.spark_rest import FINISHED, NOT_FOUND, TIMEOUT
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
-from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
+from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin, is_known
 from airflow_provider_pulsar.spark_options import (
     LoadOutput,
     LoadValue,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.spark_submit import PulsarSparkSubmitHook
 
 _STATE = "pulsar_load"
+# State of an earlier try's job that does not load what is wanted now: a new one is submitted.
+_CHANGED = "OTHER_REQUEST"
 # Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
 _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
@@ -217,6 +221,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         # A given bound that renders to nothing is an error; a bound that is left out may be missing.
         self._has_start = interval_start is not None
         self._identity: Mapping[str, Any] = {}
+        self._is_changed = False
         self._lineage = TaskLineage()
         for name in _PATHS:
             if isinstance(path := getattr(self, name), os.PathLike):
@@ -232,6 +237,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         """Run the load and return its result."""
         self._given.check(self)
         self._check_texts(is_rendered=True)
+        self._check_mappings(is_rendered=True)
         self._refuse_pulsar_secrets()
         self._bounds(is_rendered=True)
         if not self.application:
@@ -241,7 +247,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         state = self._begin(context)
         self.log.info("Loading %s into %s", self.topic, self.output_path)
         try:
-            super().execute(context)
+            self._submit_with_connection(context)
         except AirflowException as error:
             raise self._failure(error) from error
         except OSError as error:
@@ -253,14 +259,32 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         # As the api-server shows it: a short name is one of the connection's default namespace.
         self.topic = self._pulsar_hook().topic_name(self.topic)
         state = TaskState(context, _STATE)
-        self._identity = self._identify(context, state)
+        self._identify(context, state)
         return state
 
     def _end(self, context: Context, state: TaskState, result: dict[str, Any]) -> dict[str, Any]:
         """Forget the job of a load that is done, report it, and return its result."""
-        self._forget_job(context, state)
+        self._forget_job(context)
+        state.delete()
         self._report(context, result)
         return result
+
+    # ---- jobs of earlier tries ---------------------------------------------------------------------------------------
+
+    def get_job_status(self, external_id: JsonValue, context: Context) -> str:
+        """Return the state of an earlier try's job; it is ended and forgotten if it loads another request."""
+        status, job_id = super().get_job_status(external_id, context), str(external_id)
+        if self._is_changed:
+            self.log.warning(
+                "The job %s (%s) of an earlier try loads another request: arguments or the connection were changed "
+                "since. It is ended, and the load is submitted again", job_id, status,
+            )  # fmt: skip
+            if self._hook is not None and self.is_job_active(status):
+                self._hook.end_job(job_id)
+            self._forget_job(context)
+            self._keep_attempt(TaskState(context, _STATE))
+            return _CHANGED
+        return FINISHED if status == NOT_FOUND and self._is_done() else status
 
     # ---- waiting for the driver of a standalone cluster --------------------------------------------------------------
 
@@ -272,14 +296,18 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             return
         hook._driver_id = driver_id
         if self.deferrable:
-            from airflow_provider_pulsar.triggers.spark import SparkDriverTrigger
+            from airflow_provider_pulsar.triggers.spark import GRACE_SECONDS, SparkDriverTrigger
 
+            limit = self.execution_timeout
+            end_time = None if limit is None else time.time() + limit.total_seconds()
             self.defer(
-                trigger=SparkDriverTrigger(hook.rest_server.urls, driver_id, self._status_poll_interval),
+                trigger=SparkDriverTrigger(
+                    hook.rest_server.urls, driver_id, self._status_poll_interval, end_time=end_time
+                ),
                 method_name="execute_complete",
                 # Kept here too: without `durable` the state store does not know of the job.
                 kwargs={"attempt": self._identity["attempt"]},
-                timeout=self.execution_timeout,
+                timeout=None if limit is None else limit + timedelta(seconds=GRACE_SECONDS),
             )
         status = hook.rest_server.wait(driver_id, self._status_poll_interval)
         self._check_driver(driver_id, status.state, status.message)
@@ -297,8 +325,21 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         return self._end(context, state, self._remote_result())
 
     def _check_driver(self, driver_id: str, state: str, message: str) -> None:
+        more = f": {message}" if message else ""
+        if state == TIMEOUT:
+            raise TaskDeferralTimeout(
+                f"The load of {self.topic} took longer than execution_timeout ({self.execution_timeout}); its driver "
+                f"{driver_id}{more}"
+            )
+        if state == NOT_FOUND:
+            if self._is_done():
+                return
+            raise AirflowException(
+                f"The driver {driver_id} of the load of {self.topic} is gone{more}, as after a restart of a master "
+                "without recovery (spark.deploy.recoveryMode); the manifest does not tell that the load is done, so "
+                "the next try submits it again"
+            )
         if state != FINISHED:
-            more = f": {message}" if message else ""
             raise AirflowException(
                 f"The load of {self.topic} failed: its driver {driver_id} ended as {state}{more}. The driver's log is "
                 "on the worker that ran it; the master's page links to it"
@@ -330,19 +371,19 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         """Raise for an argument that is no text, as far as it is known yet."""
         for name in _TEXTS:
             value = getattr(self, name)
-            if (value is not None or name in ("topic", "output_path")) and (is_rendered or _is_known(value)):
+            if (value is not None or name in ("topic", "output_path")) and (is_rendered or is_known(value)):
                 validation.text(name, value)
 
     def _refuse_pulsar_secrets(self) -> None:
         super()._refuse_pulsar_secrets()
         options = self.source_options
         if not isinstance(options, Mapping):
-            if not _is_known(options):
+            if not is_known(options):
                 return
             validation.refuse("source_options must be a mapping of option names to texts")
         if found := secrets.secret_names(options):
             refuse_literals("source_options", found)
-        if not all(isinstance(each, str) or not _is_known(each) for pair in options.items() for each in pair):
+        if not all(isinstance(each, str) or not is_known(each) for pair in options.items() for each in pair):
             validation.refuse("source_options must be a mapping of option names to texts")
         reference = next((str(text) for name, text in options.items() if name.lower() == "credentialsref"), "")
         refuse_secrets("conf", self.conf, referenced_key("source_options", reference))
@@ -396,17 +437,31 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         folder = self.output_path.rstrip("/").rpartition("/")[0]
         return f"{folder}/.{self._identity['task']}.commits"
 
-    def _identify(self, context: Context, state: TaskState) -> dict[str, str]:
-        """Return the names of this run, task and attempt; a reconnected job keeps its attempt."""
+    def _identify(self, context: Context, state: TaskState) -> None:
+        """Set the names of this run, task and attempt; a reconnected job of the same request keeps its attempt."""
         ti: Any = context.get("ti")
         map_index = getattr(ti, "map_index", None)
         more = f".{map_index}" if map_index is not None and map_index >= 0 else ""
         store: Any = context.get("task_state_store")
         kept = state.get() if store is not None and store.get(self.external_id_key) else None
-        attempt = str(kept["attempt"]) if kept else uuid.uuid4().hex
-        state.set({"attempt": attempt})
         dag_id = getattr(ti, "dag_id", "dag")
-        return {"run": f"{context['run_id']}{more}", "task": f"{dag_id}.{self.task_id}{more}", "attempt": attempt}
+        names = {"run": f"{context['run_id']}{more}", "task": f"{dag_id}.{self.task_id}{more}"}
+        self._identity = {**names, "attempt": uuid.uuid4().hex}
+        request = self._request(self._pulsar_hook().connection_options(), None)
+        del request["attempt"]
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+        self._identity = {**self._identity, "request": digest}
+        # An older version has kept no digest.
+        self._is_changed = kept is not None and kept.get("request", digest) != digest
+        # The job of another request is ended first: until then the state is that of the job.
+        if self._is_changed:
+            return
+        if kept is not None:
+            self._identity = {**self._identity, "attempt": str(kept["attempt"])}
+        self._keep_attempt(state)
+
+    def _keep_attempt(self, state: TaskState) -> None:
+        state.set({name: self._identity[name] for name in ("attempt", "request")})
 
     # ---- result ------------------------------------------------------------------------------------------------------
 
@@ -453,6 +508,14 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         request = self._request(self._pulsar_hook().connection_options(), None)
         return LoadRequest.parse(json.dumps(request)).manifest
 
+    def _is_done(self) -> bool:
+        """Return True if the manifest can be read and tells that this load is done."""
+        try:
+            self._result_of_manifest()
+        except AirflowException:
+            return False
+        return True
+
     def _result_of_manifest(self) -> dict[str, Any]:
         """Return the result of a remote driver from its manifest."""
         path = self._manifest_path()
@@ -479,14 +542,6 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             "manifest": path,
             "seconds": found["seconds"],
         }
-
-    def _forget_job(self, context: Context, state: TaskState) -> None:
-        """Forget the job of a finished load: a cleared run must load again instead of finding the finished job."""
-        state.delete()
-        store: Any = context.get("task_state_store")
-        if store is not None:
-            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
-                store.delete(key)
 
     # ---- spark-submit ------------------------------------------------------------------------------------------------
 
@@ -524,11 +579,6 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         # Without a hook nothing was started.
         if self._hook is not None:
             super().on_kill()
-
-
-def _is_known(value: object) -> bool:
-    """Return True unless a value is known only after rendering: a template, or the result of an upstream task."""
-    return not intervals.is_template(value) or (isinstance(value, Collection) and not isinstance(value, str))
 
 
 def _names(name: str, value: Any) -> list[str]:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.extras import missing
+from airflow_provider_pulsar.hooks.spark_rest import NOT_FOUND
 from airflow_provider_pulsar.hooks.spark_submit import PulsarSparkSubmitHook
 from airflow_provider_pulsar.links.pulsar import SparkUILink
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, referenced_key, refuse_secrets
 from airflow_provider_pulsar.spark_properties import CREDENTIALS_REF, is_set, with_connection
+from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import validation
 
 try:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
+    from pydantic import JsonValue
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
@@ -71,6 +74,7 @@ class PulsarSparkSubmitMixin(SparkSubmitOperator):
         self.spark_environment = spark_environment
         self._pulsar_context: Context | None = None
         self._pulsar_credentials: Path | None = None
+        self._check_mappings(is_rendered=False)
         # Not that of a derived class, whose attributes are not set yet.
         PulsarSparkSubmitMixin._refuse_pulsar_secrets(self)
 
@@ -99,16 +103,29 @@ class PulsarSparkSubmitMixin(SparkSubmitOperator):
         """Render the fields, and raise for a secret before Airflow stores them; called for mapped tasks too."""
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:
+            self._check_mappings(is_rendered=True)
             self._refuse_pulsar_secrets()
 
     def execute(self, context: Context) -> Any:
         """Submit the application with the connection."""
-        self._refuse_pulsar_secrets()
-        self._pulsar_context = context
+        result = self._submit_with_connection(context)
+        self._forget_job(context)
+        return result
+
+    def get_job_status(self, external_id: JsonValue, context: Context) -> str:
+        """Return the state of an earlier try's job; a driver its standalone master does not know is submitted again."""
+        hook = self._hook
+        if hook is None or not hook.has_standalone_driver:
+            return super().get_job_status(external_id, context)
         try:
-            return super().execute(context)
-        finally:
-            self._remove_credentials()
+            status = hook.rest_server.status(str(external_id))
+        except AirflowException as error:
+            raise AirflowException(
+                f"The state of the driver {external_id}, which an earlier try started, is not known: {error}"
+            ) from error
+        if status.state == NOT_FOUND:
+            self.log.warning("The driver %s of an earlier try is gone: %s", external_id, status.message)
+        return status.state
 
     def on_kill(self) -> None:
         """Stop the application and remove the credentials."""
@@ -116,6 +133,22 @@ class PulsarSparkSubmitMixin(SparkSubmitOperator):
             super().on_kill()
         finally:
             self._remove_credentials()
+
+    def _submit_with_connection(self, context: Context) -> Any:
+        self._check_mappings(is_rendered=True)
+        self._refuse_pulsar_secrets()
+        self._pulsar_context = context
+        try:
+            return super().execute(context)
+        finally:
+            self._remove_credentials()
+
+    def _forget_job(self, context: Context) -> None:
+        """Forget the job of a finished run: a cleared run must submit again instead of finding the finished job."""
+        store: Any = context.get("task_state_store")
+        if store is not None:
+            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
+                store.delete(key)
 
     # ---- before the submit -------------------------------------------------------------------------------------------
 
@@ -183,9 +216,21 @@ class PulsarSparkSubmitMixin(SparkSubmitOperator):
         if ti is not None and any(isinstance(link, SparkUILink) for link in self.operator_extra_links):
             ti.xcom_push(key=SparkUILink().xcom_key, value=url)
 
+    def _check_mappings(self, *, is_rendered: bool) -> None:
+        """Raise for `conf` and `env_vars` that are no mappings, in which no secret is found; no value is repeated."""
+        for name in ("conf", "env_vars"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping) and (is_rendered or is_known(value)):
+                validation.refuse(f"{name} must be a mapping of names to values, not {type(value).__name__}")
+
     def _refuse_pulsar_secrets(self) -> None:
         """Raise for secrets that would reach a command line, a log or a stored field; no value is repeated."""
         conf = self.conf if isinstance(self.conf, Mapping) else {}
         reference = next((str(text) for name, text in conf.items() if is_set({name: text}, CREDENTIALS_REF)), "")
         refuse_secrets("conf", self.conf, referenced_key("conf", reference))
         refuse_secrets("env_vars", self.env_vars)
+
+
+def is_known(value: object) -> bool:
+    """Return True unless a value is known only after rendering: a template, or the result of an upstream task."""
+    return not intervals.is_template(value) or (isinstance(value, Collection) and not isinstance(value, str))

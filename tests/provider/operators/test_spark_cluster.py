@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout, TaskDeferred
 
 import py_files
 from airflow_provider_pulsar import credentials_file
@@ -137,6 +138,42 @@ def test_load_retry_attaches_to_the_running_driver(
 
 @pytest.mark.slow
 @pytest.mark.proves("A28")
+def test_load_of_changed_topic_replaces_driver(
+    standalone: SparkRestServer,
+    client: Client,
+    topic: NewTopic,
+    filled: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong, path, store = topic(partitions=1), tmp_path / "out", StateStore()
+    fill(client, wrong, [json.dumps({"n": n}) for n in range(500, 510)], batch=10)
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("the worker died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkRestServer, "wait", dies)
+        with pytest.raises(RuntimeError, match="the worker died"):
+            load(wrong, path).execute(context_of(store=store))
+    first = store["spark_job_id"]
+    result = load(filled, path).execute(context_of(store=store))
+    assert (result["rows"], numbers(path)) == (100, list(range(100)))
+    assert standalone.status(first).state == "KILLED"
+
+
+@pytest.mark.slow
+@pytest.mark.proves("A28")
+def test_load_of_unknown_driver_is_submitted_again(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
+    # As after a restart of the master without recovery.
+    store = StateStore({"spark_job_id": "driver-20260101000000-0000", "pulsar_load": {"attempt": "a"}})
+    assert standalone.status(store["spark_job_id"]).state == "NOT_FOUND"
+    result = load(filled, tmp_path / "out").execute(context_of(store=store))
+    assert (result["rows"], store) == (100, {})
+
+
+@pytest.mark.slow
+@pytest.mark.proves("A28")
 def test_load_of_a_failed_driver_fails(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
     operator = load(filled, tmp_path / "out", deferrable=True, value_schema="n NOTHING")
     with pytest.raises(TaskDeferred) as deferred:
@@ -168,6 +205,19 @@ def test_load_killed_while_deferred_ends_the_driver(standalone: SparkRestServer,
 
 
 @pytest.mark.slow
+@pytest.mark.proves("A28", "A29")
+def test_load_deferred_timeout_ends_the_driver(standalone: SparkRestServer, filled: str, tmp_path: Path) -> None:
+    operator = load(filled, tmp_path / "out", deferrable=True, execution_timeout=timedelta(milliseconds=1))
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context_of(store=(store := StateStore())))
+    event = asyncio.run(anext(deferred.value.trigger.run()))  # type: ignore[call-overload]
+    with pytest.raises(TaskDeferralTimeout, match=r"longer than execution_timeout .*: it was killed"):
+        operator.execute_complete(context_of(store=store), event.payload, **deferred.value.kwargs or {})
+    assert standalone.wait(event.payload["driver_id"], 0.1).state == "KILLED"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.proves("A27", "S2")
 def test_load_in_cluster_mode_with_the_packages_as_a_zip(
     standalone: SparkRestServer, filled: str, tmp_path: Path
@@ -175,7 +225,7 @@ def test_load_in_cluster_mode_with_the_packages_as_a_zip(
     code = "import pathlib, sys, support.spark_cluster as c; print(c.bare_python(pathlib.Path(sys.argv[1])))"
     made = subprocess.run(
         [str(SPARK / "bin" / "python"), "-c", code, str(tmp_path / "bare")],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/tests:{ROOT}/dev"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     conf = {**OPTIONS["conf"], "spark.pyspark.python": made.stdout.strip()}
     with pytest.raises(AirflowException, match=r"ended as (FAILED|ERROR)"):
@@ -256,7 +306,9 @@ def test_cluster_mode_uses_credentials_of_the_workers(
     operator, store = application(filled, tmp_path, "standalone"), StateStore()
     operator.execute(context_of(store=store))
     assert json.loads((tmp_path / "found").read_text()) == {"rows": 100, "reference": f"file:{token}"}
-    assert standalone.status(store[operator.external_id_key]).state == "FINISHED"
+    assert standalone.status(operator._hook._driver_id).state == "FINISHED"
+    # A cleared run submits again.
+    assert store == {}
 
 
 def test_application_of_a_failed_driver_fails(

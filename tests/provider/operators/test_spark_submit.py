@@ -9,8 +9,11 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout, TaskDeferred
 
 import pulsar_native
 from airflow_provider_pulsar.hooks.spark_rest import SparkRestServer
@@ -218,6 +221,22 @@ def test_submit_cluster_secret_file_is_private_and_removed(tmp_path: Path) -> No
     assert stat.S_IMODE(os.stat(copied).st_mode) == 0o600
 
 
+@pytest.mark.usefixtures("cluster", "secret")
+@pytest.mark.parametrize("place", ["conf", "properties_file", "spark-defaults.conf"])
+def test_submit_secret_file_keeps_files_of_user(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "spark-defaults.conf"
+    written.write_text("#spark.files /none\nspark.files.overwrite true\nspark.files = /etc/hosts,/etc/passwd\n")
+    options: dict[str, Any] = {"conf": {"spark.files": "/etc/hosts,/etc/passwd"}} if place == "conf" else {}
+    if place == "properties_file":
+        options = {place: str(written)}
+    if place == written.name:
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    with pytest.raises(AirflowException):
+        job(spark := RecordedSubmit(tmp_path), **options).execute(context_of())
+    own, _, ours = spark.words[spark.words.index("--files") + 1].rpartition(",")
+    assert (own, spark.properties[REFERENCE]) == ("/etc/hosts,/etc/passwd", f"file:{Path(ours).name}")
+
+
 @pytest.mark.usefixtures("local", "secret")
 def test_submit_conf_of_user_wins(tmp_path: Path) -> None:
     own = {"spark.pulsar.service.url": "pulsar://mine:1", "spark.pulsar.CLIENT.listenername": "mine"}
@@ -358,6 +377,25 @@ def test_submit_secret_in_spark_options_raises(arguments: dict[str, Any], messag
     assert not spark.was_called
 
 
+@pytest.mark.parametrize("kind", [Job, PulsarSparkLoadOperator])
+@pytest.mark.parametrize("name", ["conf", "env_vars"])
+@pytest.mark.parametrize("value", [f"spark.pulsar.token={SECRET}", [SECRET]])
+def test_submit_spark_options_no_mapping_raise(name: str, value: Any, kind: Any, tmp_path: Path) -> None:
+    load = {"topic": "t", "output_path": "/x", "interval": "all"} if kind is PulsarSparkLoadOperator else {}
+    spark, message = (
+        RecordedSubmit(tmp_path),
+        f"{name} must be a mapping of names to values, not {type(value).__name__}",
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        job(spark, kind, **load, **{name: value})
+    operator = job(spark, kind, **load, **{name: "{{ params.brought }}"})
+    setattr(operator, name, value)
+    for use in (operator.render_template_fields, operator.execute):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            use(context_of())
+    assert not spark.was_called
+
+
 # ---- drivers of a standalone master ----------------------------------------------------------------------------------
 
 
@@ -404,7 +442,9 @@ def test_submit_jar_in_standalone_cluster_is_left_to_spark(
     operator.execute(context_of(store=(store := StateStore())))
     assert spark.words[-3:] == ["--deploy-mode", "cluster", "/jobs/job.jar"]
     assert spark.properties["spark.pulsar.service.url"] == "pulsar://h:1"
-    assert store[operator.external_id_key] == "driver-20260101-0001"
+    assert operator._hook._driver_id == "driver-20260101-0001"
+    # A cleared run submits again.
+    assert store == {}
 
 
 @pytest.fixture
@@ -445,6 +485,223 @@ def test_driver_trigger_unreachable_master_ends() -> None:
         trigger = SparkDriverTrigger([peer.url], "driver-1", 0, unreachable_seconds=0)
         event = asyncio.run(anext(trigger.run()))  # type: ignore[arg-type]
     assert event.payload["state"] == "UNREACHABLE"
+
+
+@dataclass
+class Master:
+    """REST server of a standalone master; a driver that it starts ends at once. `states` are those still to come."""
+
+    states: dict[str, list[str]] = field(default_factory=dict)
+    created: list[dict[str, Any]] = field(default_factory=list)
+    killed: list[str] = field(default_factory=list)
+    status: int = 200
+
+    def answer(self, asked: Asked) -> Answer:
+        """Return the answer to a request."""
+        action, _, driver_id = asked.path.removeprefix("/v1/submissions/").partition("/")
+        body: dict[str, Any] = {"action": "SubmissionStatusResponse", "success": True}
+        if action == "create":
+            self.created.append(json.loads(asked.body))
+            body["submissionId"] = driver_id = f"driver-{len(self.created)}"
+            self.states[driver_id] = ["FINISHED"]
+        elif action == "kill":
+            self.killed.append(driver_id)
+            self.states[driver_id] = ["KILLED"]
+        elif states := self.states.get(driver_id):
+            body["driverState"] = states.pop(0) if len(states) > 1 else states[0]
+        else:
+            body["success"] = False
+        return Answer(self.status, json.dumps(body).encode() if self.status == 200 else b"")
+
+
+@pytest.fixture
+def master(monkeypatch: pytest.MonkeyPatch, connection: Callable[..., str]) -> Iterator[Master]:
+    """Define spark_default as a standalone master that knows no driver yet."""
+    connection(service_url="pulsar://h:1")
+    made = Master()
+    with http_peer(made.answer) as peer:
+        extra = {"deploy-mode": "cluster", "rest-port": int(peer.url.rpartition(":")[2])}
+        define_spark(monkeypatch, host=f"spark://{HOST}", port=7, extra=extra)
+        yield made
+
+
+def driver(kind: Any, folder: Path, **options: Any) -> Any:
+    """Return an operator whose driver a master starts: an application, or a load into the path `out`."""
+    load = {"topic": "t", "output_path": str(folder / "out"), "interval": "all", "verify_manifest": False}
+    given = {**load, **options} if kind is PulsarSparkLoadOperator else options
+    (spark := folder / "spark").mkdir(exist_ok=True)
+    return job(RecordedSubmit(Path(tempfile.mkdtemp(dir=spark))), kind, status_poll_interval=0, **given)
+
+
+@pytest.mark.parametrize("kind", [Job, PulsarSparkLoadOperator])
+def test_submit_cleared_after_success_submits_again(kind: Any, master: Master, tmp_path: Path) -> None:
+    store = StateStore()
+    for number in (1, 2):
+        driver(kind, tmp_path).execute(context_of(store=store))
+        assert (len(master.created), store) == (number, {})
+
+
+@pytest.mark.parametrize("kind", [Job, PulsarSparkLoadOperator])
+@pytest.mark.proves("A28")
+def test_submit_driver_unknown_to_master_submits_again(kind: Any, master: Master, tmp_path: Path) -> None:
+    store = StateStore({"spark_job_id": "driver-old", "pulsar_load": {"attempt": "a"}})
+    driver(kind, tmp_path).execute(context_of(store=store))
+    assert (len(master.created), master.killed) == (1, [])
+
+
+@pytest.mark.parametrize("kind", [Job, PulsarSparkLoadOperator])
+def test_submit_retry_master_unreachable_raises(kind: Any, master: Master, tmp_path: Path) -> None:
+    master.status = 503
+    store = StateStore({"spark_job_id": "driver-old"})
+    with pytest.raises(AirflowException, match=rf"driver-old, which an earlier try started.*http://{HOST}:"):
+        driver(kind, tmp_path).execute(context_of(store=store))
+    assert (master.created, store["spark_job_id"]) == ([], "driver-old")
+
+
+def written_by(attempt: str, folder: Path) -> None:
+    """Write the manifest of a finished load into the path `out`."""
+    found = {"status": "done", "rows": 7, "seconds": 1.5, "partitions": [{}], "attempt": attempt}
+    (folder / ".out.manifest.json").write_text(json.dumps(found))
+
+
+def test_load_driver_unknown_to_master_takes_result(master: Master, tmp_path: Path) -> None:
+    written_by("a", tmp_path)
+    store = StateStore({"spark_job_id": "driver-old", "pulsar_load": {"attempt": "a"}})
+    result = driver(PulsarSparkLoadOperator, tmp_path, verify_manifest=True).execute(context_of(store=store))
+    assert (result["rows"], master.created, store) == (7, [], {})
+
+
+@pytest.mark.parametrize("states", [["RUNNING", "FINISHED"], ["FINISHED"]])
+@pytest.mark.parametrize(
+    "changed", [{"topic": "other"}, {"source_options": {"timeSlackMs": "5"}}, {"min_rows": 1}, {"manifest": "/m"}]
+)
+@pytest.mark.proves("A28")
+def test_load_changed_request_replaces_driver(
+    changed: dict[str, Any], states: list[str], master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateStore()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the worker died"):
+        patch.setattr(SparkRestServer, "wait", dies)
+        driver(PulsarSparkLoadOperator, tmp_path).execute(context_of(store=store))
+    first, master.states["driver-1"] = dict(store), list(states)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the worker died"):
+        patch.setattr(SparkRestServer, "kill", dies)
+        patch.setattr(PulsarSparkLoadOperator, "_forget_job", dies)
+        driver(PulsarSparkLoadOperator, tmp_path, **changed).execute(context_of(store=store))
+    assert store == first, "the state must be that of the driver until it is replaced"
+    master.states["driver-1"] = list(states)
+    driver(PulsarSparkLoadOperator, tmp_path, **changed).execute(context_of(store=store))
+    requests = [json.loads(made["appArgs"][made["appArgs"].index("--request") + 1]) for made in master.created]
+    assert len(requests) == 2 and requests[0]["attempt"] != requests[1]["attempt"]
+    assert (master.killed, store) == (["driver-1"] if "RUNNING" in states else [], {})
+
+
+def dies(*_: object) -> None:
+    """End as a worker that is killed."""
+    raise RuntimeError("the worker died")
+
+
+def test_load_changed_request_replaces_yarn_application(
+    connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connection(service_url="pulsar://h:1")
+    old = "application_1_0001"
+
+    def answer(asked: Asked) -> Answer:
+        state = {"state": "RUNNING" if old in asked.path else "FINISHED", "finalStatus": "SUCCEEDED"}
+        return Answer(200, json.dumps({"app": state}).encode())
+
+    store = StateStore({"spark_job_id": old, "pulsar_load": {"attempt": "a", "request": "of another"}})
+    spark = RecordedSubmit(tmp_path, "echo Submitted application application_1_0002")
+    options = {"topic": "t", "output_path": "/x", "interval": "all", "verify_manifest": False}
+    with http_peer(answer) as peer:
+        extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": peer.url}
+        define_spark(monkeypatch, host="yarn", extra=extra)
+        job(spark, PulsarSparkLoadOperator, yarn_track_via_rm_api=True, **options).execute(context_of(store=store))
+    ended = [asked.path for asked in peer.asked if asked.method == "PUT"]
+    assert (ended, spark.was_called, store) == ([f"/ws/v1/cluster/apps/{old}/state"], True, {})
+
+
+@pytest.mark.parametrize("options", [{}, {"verify_manifest": True}, {"execution_timeout": timedelta(hours=1)}])
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_load_same_request_keeps_driver(
+    has_digest: bool, options: dict[str, Any], master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateStore()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the worker died"):
+        patch.setattr(SparkRestServer, "wait", dies)
+        driver(PulsarSparkLoadOperator, tmp_path).execute(context_of(store=store))
+    attempt = store["pulsar_load"]["attempt"]
+    if not has_digest:  # that of an older version
+        store.set("pulsar_load", {"attempt": attempt})
+    written_by(attempt, tmp_path)
+    master.states["driver-1"] = ["RUNNING", "FINISHED"]
+    driver(PulsarSparkLoadOperator, tmp_path, **options).execute(context_of(store=store))
+    assert (len(master.created), master.killed, store) == (1, [], {})
+
+
+def deferred_load(folder: Path, **options: Any) -> tuple[SparkDriverTrigger, TaskDeferred]:
+    """Return the trigger of a deferred load as the triggerer makes it, and what it was made of."""
+    with pytest.raises(TaskDeferred) as deferred:
+        driver(PulsarSparkLoadOperator, folder, deferrable=True, **options).execute(context_of(store=StateStore()))
+    return SparkDriverTrigger(**deferred.value.trigger.serialize()[1]), deferred.value
+
+
+def test_load_deferred_driver_unknown_to_master(master: Master, tmp_path: Path) -> None:
+    trigger, deferred = deferred_load(tmp_path)
+    master.states.clear()
+    event = asyncio.run(anext(trigger.run())).payload  # type: ignore[arg-type]
+    assert event["state"] == "NOT_FOUND"
+
+    def resume(**options: Any) -> Any:
+        operator = driver(PulsarSparkLoadOperator, tmp_path, **options)
+        return operator.execute_complete(context_of(store=StateStore()), event, **deferred.kwargs or {})
+
+    with pytest.raises(AirflowException, match=r"driver-1 of the load of t is gone: .*next try submits it again"):
+        resume()
+    written_by((deferred.kwargs or {})["attempt"], tmp_path)
+    assert resume(verify_manifest=True)["rows"] == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(200, "driver-1: it was killed"), (503, "driver-1: it could not be killed .*http://")]
+)
+@pytest.mark.proves("A29")
+def test_load_deferred_timeout_kills_driver(status: int, message: str, master: Master, tmp_path: Path) -> None:
+    limit = timedelta(milliseconds=1)
+    trigger, deferred = deferred_load(tmp_path, execution_timeout=limit)
+    # Airflow's own time-out is later, as it ends no driver.
+    assert deferred.timeout == limit + timedelta(seconds=60)
+    master.states["driver-1"], master.status = ["RUNNING"], status
+    event = asyncio.run(anext(trigger.run())).payload  # type: ignore[arg-type]
+    assert (event["state"], master.killed) == ("TIMEOUT", ["driver-1"])
+    operator = driver(PulsarSparkLoadOperator, tmp_path, execution_timeout=limit)
+    with pytest.raises(TaskDeferralTimeout, match=message):
+        operator.execute_complete(context_of(store=StateStore()), event, **deferred.kwargs or {})
+
+
+def test_driver_trigger_of_older_version_has_no_limit(restarting: str) -> None:
+    kept = {"rest_urls": [restarting], "driver_id": "driver-1", "poll_interval": 0, "unreachable_seconds": 600}
+    event = asyncio.run(anext(SparkDriverTrigger(**kept).run()))  # type: ignore[arg-type]
+    assert event.payload["state"] == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [("spark://[::1]:7077", "http://[::1]:6066"), ("spark://[fe80::1]", "http://[fe80::1]:6066"),
+     ("spark://h:7077, i", "http://h:6066 http://i:6066")],
+)  # fmt: skip
+def test_rest_server_address_of_master(address: str, url: str) -> None:
+    assert SparkRestServer.of({"master": address}).urls == url.split()
+
+
+@pytest.mark.parametrize("body", [{}, {"submissionId": None}, {"submissionId": ""}])
+def test_rest_server_create_without_id_raises(body: dict[str, Any]) -> None:
+    with http_peer(lambda _: Answer(200, json.dumps({"success": True, **body}).encode())) as peer:
+        server = SparkRestServer([peer.url])
+        with pytest.raises(AirflowException, match="has no submissionId"):
+            server.create([], {}, {})
+        assert server.status("driver-1").state == "UNKNOWN"
 
 
 # ---- the end of the task ---------------------------------------------------------------------------------------------
