@@ -2,7 +2,8 @@
 
 Messages are counted, not estimated: the planner reads ahead up to the limits without keeping the messages, down to the
 index in a batch. Rules: partitions share a limit evenly, and the rest of one goes to the others. At least one message
-is admitted, so that a message above the byte limit does not stop the query.
+is admitted, so that a message above the byte limit does not stop the query. An end is before the first chunk of the
+next message where it can be: a range that begins inside a message is read from further back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pyspark_pulsar.stream_offsets import Positions
 if TYPE_CHECKING:
     import pyarrow
 
-_PLACE = ("__ledgerId", "__entryId", "__batchIndex")
+# Has the first chunk of a message, too.
+_ID = "__messageId"
 _UNLIMITED = 1 << 62
 _BATCH_ROWS = 10_000
 
@@ -95,6 +97,9 @@ class Scan:
         self._batches = _batches(broker, options, topic, start, end)
         self._batch: pyarrow.RecordBatch | None = None
         self._row = 0
+        self._start = start
+        # Position of the last admitted message, of its last chunk.
+        self._last: Position | None = None
         # Bytes of the values up to each row of the batch, if they are limited.
         self._ends: list[int] = []
 
@@ -109,13 +114,14 @@ class Scan:
                 count = min(count, bisect_right(self._ends, base + budget.bytes, self._row) - self._row)
             if count <= 0:
                 if self.has_moved or not force:
-                    self.position = self._place()
+                    self.position = self._end()
                     return
                 count = 1
             self._row += count
             budget.messages -= count
             budget.bytes -= self._bytes_before(self._row) - base
             self.has_moved = True
+            self._last = Position.of_message(self._id(self._row - 1).without_chunks())
         self.is_done = True
 
     def close(self) -> None:
@@ -138,9 +144,17 @@ class Scan:
     def _bytes_before(self, row: int) -> int:
         return self._ends[row - 1] if self._is_sized and row else 0
 
-    def _place(self) -> Position:
+    def _end(self) -> Position:
+        """Return the end that leaves out the next message, but nothing of those before it."""
+        first = Position.of_message(self._id(self._row))
+        if self._last is not None and first < self._last:
+            # The chunks of several messages are interleaved.
+            return self._last.after_entry
+        return first if self._start is None else max(first, self._start)
+
+    def _id(self, row: int) -> MessageId:
         assert self._batch is not None
-        return Position(*(self._batch[name][self._row].as_py() for name in _PLACE))
+        return MessageId.deserialize(self._batch[_ID][row].as_py())
 
 
 def _batches(
@@ -153,7 +167,7 @@ def _batches(
     with closing(broker.reader(topic, begin, queue_size=min(most, options.receiver_queue_size))) as reader:
         yield from reader.arrow_batches(
             end=end.message_id(partition),
-            columns=("value", *_PLACE) if options.max_bytes_per_trigger is not None else _PLACE,
+            columns=("value", _ID) if options.max_bytes_per_trigger is not None else (_ID,),
             max_rows=most,
             timeout_millis=options.poll_timeout_ms,
             publish_time=(options.starting_time, None),

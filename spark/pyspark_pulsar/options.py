@@ -81,9 +81,14 @@ _BATCH_ONLY = {
     "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
 }
 _ACTIONS = "FAIL fails the read, DISCARD leaves such messages out"
+_NO_PATH = "load() takes no path; name the topic with option topic"
+NO_TABLES = "tables are not supported; use CREATE TEMPORARY VIEW ... USING pulsar"
 # Known options that raise, with the alternative.
 _REFUSED = {
-    "path": "load() takes no path; name the topic with option topic",
+    "path": _NO_PATH,
+    "paths": _NO_PATH,
+    # Which Spark adds to the options of a table.
+    "provider": NO_TABLES,
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "raw values may be of any schema, those of valueFormat=auto of one; leave it out",
 }
@@ -344,7 +349,7 @@ def _check_kind(given: Mapping[str, str], streaming: bool | None) -> None:
 
 def _starting_offsets(given: Mapping[str, str], streaming: bool | None) -> Offsets:
     """Return the start: by default the earliest message for a batch, the end for a stream."""
-    text = given.get("startingOffsets", "latest" if streaming else "earliest")
+    text = text_value("startingOffsets", given.get("startingOffsets", "latest" if streaming else "earliest"))
     return parse_offsets("startingOffsets", text, "earliest", *(() if streaming is False else ("latest",)))
 
 

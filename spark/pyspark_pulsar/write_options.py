@@ -18,6 +18,7 @@ from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import CredentialsRef
 from pyspark_pulsar.encryption import WRITE_ACTION, WRITE_KEYS, WRITE_NAMES, KeyRefs
 from pyspark_pulsar.options import (
+    NO_TABLES,
     admin_url,
     at_least,
     flag,
@@ -46,10 +47,14 @@ _NAMES = (
     WRITE_NAMES,
     WRITE_ACTION,
 )
+_NO_PATH = "save() and start() take no path; name the topic with option topic or a column topic"
+_ONE_TOPIC = "a write goes to one topic (option topic), or to the one each row names (column topic)"
 _REFUSED = {
-    "path": "save() and start() take no path; name the topic with option topic or a column topic",
-    "topics": "a write goes to one topic (option topic), or to the one each row names (column topic)",
-    "topicsPattern": "a write goes to one topic (option topic), or to the one each row names (column topic)",
+    "path": _NO_PATH,
+    "paths": _NO_PATH,
+    "provider": NO_TABLES,
+    "topics": _ONE_TOPIC,
+    "topicsPattern": _ONE_TOPIC,
     "pulsar.producer.topicName": "name the topic with option topic or a column topic",
     "pulsar.producer.initialSequenceId": "sequence ids follow from batch and row; see deliveryGuarantee",
 }

@@ -18,8 +18,9 @@ from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.arrow_types import arrow_schema
 from pyspark_pulsar.publisher import Identity, Published, Publisher
+from pyspark_pulsar.task_input import TaskInput
 from pyspark_pulsar.write_columns import WriteColumns
-from pyspark_pulsar.write_options import DEDUPLICATED, WriteOptions
+from pyspark_pulsar.write_options import DEDUPLICATED, TRANSACTIONAL, WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,9 +101,13 @@ def publish(
     batches: Iterable[pyarrow.RecordBatch],
 ) -> PublishedRows:
     """Publish the batches of a task and return their rows. Blocks."""
+    rows = TaskInput() if options.delivery_guarantee == TRANSACTIONAL else None
     with Publisher(options, columns, identity) as publisher:
         for batch in batches:
             publisher.publish(batch)
+        if rows is not None:
+            # What the other guarantees publish stays anyway.
+            rows.check_complete()
         publisher.finish()
         return PublishedRows(partition, publisher.published)
 

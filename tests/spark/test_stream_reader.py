@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from queue import Queue
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
+import pulsar_native
 from pulsar_native import MessageId
 from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pyspark_pulsar.errors import DataLoss
@@ -16,6 +18,7 @@ from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.stream_reader import PulsarStreamReader
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
+from support.relay import TO_BROKER, Command, NewRelay
 from support.until import wait_until
 
 Offset = dict[str, Any]
@@ -154,6 +157,38 @@ def test_max_bytes_counts_values_and_lets_one_pass(reader: NewReader, topic: New
         found, offset = trigger(stream, offset)
         sizes.append([len(value) for value in found])
     assert sizes == [[40, 40], [500], [10] * 10, [10] * 2, []]
+
+
+@pytest.mark.proves("S7")
+@pytest.mark.parametrize("limit", [{"maxMessagesPerTrigger": "1"}, {"maxBytesPerTrigger": "1000"}])
+def test_limits_bound_triggers_of_chunked_messages(
+    broker: Broker, reader: NewReader, topic: NewTopic, client: Any, relay: NewRelay, limit: dict[str, str]
+) -> None:
+    name, between = topic(), relay(broker.service_url)
+    chunking = {"chunking_enabled": True, "batching_enabled": False, "chunk_max_message_size": 1000}
+    with pulsar_native.Client(between.service_url) as other:
+        interleaved, producer = other.create_producer(name, **chunking), client.create_producer(name, **chunking)
+        ids = [producer.send(letter * 2500) for letter in (b"A", b"B")]
+        between.let_pass(Command.SEND, TO_BROKER)
+        between.hold(Command.SEND, TO_BROKER)
+        done: Queue[Any] = Queue()
+        interleaved.send_async(b"C" * 2500, lambda result, message_id: done.put(message_id))
+        # The broker has its first chunk.
+        between.wait_for(Command.SEND_RECEIPT)
+        ids.append(producer.send(b"D" * 2500))
+        between.release()
+        ids.append(done.get(timeout=10))
+        ids += [producer.send(b"E" * 2500), producer.send(b"end")]
+    assert [each.entry_id() for each in ids] == [2, 5, 9, 11, 14, 15]
+    stream = reader(name, **limit)
+    offset, found, ends = stream.initialOffset(), [], []
+    for _ in range(7):
+        values_of, offset = trigger(stream, offset)
+        found.append([value[:1] for value in values_of])
+        ends.append(int(offset["positions"][name].split(":")[1]))
+    assert found == [["A"], ["B"], ["D"], ["C"], ["E"], ["e"], []]
+    # Before the first chunk of the next message, but for C, which began before D.
+    assert ends == [3, 7, 10, 12, 15, 16, 16]
 
 
 @pytest.mark.proves("S8")

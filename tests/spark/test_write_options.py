@@ -81,6 +81,8 @@ def test_write_producer_settings_have_the_java_names() -> None:
         ({"transactionTimeoutMs": "5"}, "deliveryGuarantee=transactional"),
         ({"topic": "a/b"}, "topic: "),
         ({"path": "/x"}, "take no path"),
+        ({"paths": '["/x"]'}, "take no path"),
+        ({"provider": "pulsar"}, "tables are not supported; use CREATE TEMPORARY VIEW"),
     ],
 )
 def test_wrong_write_option_names_the_fix(given: dict[str, str], message: str) -> None:

@@ -99,6 +99,20 @@ def test_batch_write_error_names_topic_and_row(spark: SparkSession, broker: Brok
 
 
 @pytest.mark.proves("S14")
+def test_transactional_write_of_failed_task_is_not_seen(
+    spark: SparkSession, broker: Broker, read: Read, topic: NewTopic
+) -> None:
+    name = topic()
+    options = given(broker, name, deliveryGuarantee="transactional")
+    rows = spark.range(0, 30_000, 1, 1)
+    # The query fails, not the writer: it has received two batches of rows by then.
+    failing = rows.selectExpr("if(id = 25000, raise_error('bad row'), cast(id as string)) value")
+    with pytest.raises(PySparkException, match="bad row"):
+        failing.write.format("pulsar").options(**options).mode("append").save()
+    rows.limit(5).selectExpr("cast(id as string) value").write.format("pulsar").options(**options).mode("append").save()
+    assert [bytes(row.value) for row in read(name).collect()] == [b"%d" % number for number in range(5)]
+
+
 def test_tasks_of_a_worker_share_a_client(
     spark: SparkSession, broker: Broker, topic: NewTopic, relay: NewRelay, read: Read
 ) -> None:

@@ -148,7 +148,8 @@ class ChunkAssembly:
         if message is not None:
             self.unusable += message.entries
         if self.orphans is not None and metadata.chunk_id == metadata.num_chunks_from_msg - 1:
-            self.orphans[metadata.uuid] = entry
+            # The message has the position of the first one, if its last chunk was sent again.
+            self.orphans.setdefault(metadata.uuid, entry)
         expired = self._expiry and wall_ms > metadata.publish_time + self._expiry * 1000
         (self.acknowledge if expired else self.unusable).append(entry)
 
@@ -176,6 +177,8 @@ class ChunkAssembly:
         self._pending.clear()
         self._complete.clear()
         self.delivered.clear()
+        if self.orphans is not None:
+            self.orphans.clear()
 
     # --- entries of whole messages ----------------------------------------------------------------------------------
 

@@ -209,6 +209,15 @@ def test_any_order_of_chunks_delivers_each_message_once(data: st.DataObject) -> 
     assert (topic.acknowledged, topic.unusable) == ([], [])
 
 
+def test_orphan_last_chunk_sent_twice_has_first_position() -> None:
+    topic = Topic(note_orphans=True)
+    topic.send("a", 1, 1, of=2)
+    assert topic.assembly.orphans == {"a": (7, 0)}
+    # After a seek they are read again.
+    topic.assembly.clear()
+    assert topic.assembly.orphans == {}
+
+
 def test_chunks_of_a_restarted_message_are_its_own() -> None:
     topic = Topic(note_orphans=True)
     topic.send("a", 0, 1, of=2)

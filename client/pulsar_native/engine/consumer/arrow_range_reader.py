@@ -6,8 +6,9 @@ have been compacted away, aborted or removed; when nothing more arrives, the bro
 the range is complete. A range that cannot be completed in time raises; a partial result is never returned as the whole.
 The entries that follow one before the end's entry are added in one step, since a step for each costs more than its
 row; nothing behind the end is dequeued.
-A chunked message has its last chunk's position: one that began before the range is assembled by a second pass from
-further back, which yields nothing else; one that ends behind it belongs to another range.
+A chunked message has its last chunk's position. Where one is next that began before the range, the read goes on in a
+further pass from further back, which leaves out what was added before: rows are in the order of the topic. One that
+ends behind the range belongs to another one.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from pulsar_native.engine.consumer.seek import last_message_id, seek
 from pulsar_native.engine.loop import reuse_blocks
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     import pyarrow
+
+_NO_LAST_ENTRY: EntryKey = (1 << 63, 0)
 
 
 @dataclass
@@ -77,14 +81,15 @@ class ArrowRangeReader:
         self._parts: dict[PartitionConsumer, _Part] = {}
         self._undecrypted = {child: child.undecodable.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.undecodable.discarded_count for child in consumer.children}
-        self._begun = {child: child.dequeued_entry() for child in consumer.children}
+        # The last entry that was added, at first the last one before the range.
+        self._added = {child: _entry_before(child) for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
         # Start positions of further passes for messages that began before the range, the next one last.
         self._further_back = {child: _steps_back(child.position.start_entry()) for child in consumer.children}
-        # Partitions in such a pass, and the messages it is for.
-        self._missing: dict[PartitionConsumer, set[str]] = {}
-        self._going_back: list[tuple[PartitionConsumer, MessageId]] = []
+        # Partitions in such a pass that have not reached the last added entry.
+        self._behind: set[PartitionConsumer] = set()
+        self._going_back: dict[PartitionConsumer, MessageId] = {}
 
     @property
     def done(self) -> bool:
@@ -102,25 +107,36 @@ class ArrowRangeReader:
 
     async def go_back(self) -> None:
         """Begin a further pass over partitions that need one. On the loop, or begun by the thread that reads."""
-        while self._going_back:
-            child, position = self._going_back[-1]
+        for child, position in list(self._going_back.items()):
             await seek(child, position)
-            self._going_back.pop()
+            del self._going_back[child]
 
     def _passed(self, child: PartitionConsumer) -> None:
         """Record that a partition was read up to its end: done, unless a message that began before it is missing."""
-        end = self._ends[child]
-        if child not in self._missing:
-            orphans = child.chunks.orphans or {}
-            # Messages that end before the start of the read, or behind the end, do not belong to this range.
-            first, last = self._begun[child], (1 << 63, 0) if end is None else _last_entry_before(end)
-            self._missing[child] = {uuid for uuid, entry in orphans.items() if first < entry <= last}
-        steps = self._further_back[child]
-        if self._missing[child] and steps:
-            self._going_back.append((child, steps.pop()))
+        if child in self._going_back:
+            return
+        if self._first_missing(child, _NO_LAST_ENTRY) is not None:
+            self._read_again(child)
         else:
-            # The first chunk of what is still missing is permanently lost: the message cannot be read any more.
             self._open.discard(child)
+
+    def _first_missing(self, child: PartitionConsumer, before: EntryKey) -> EntryKey | None:
+        """Return the last chunk of the next message that began before the range, None if none ends before the entry.
+
+        None also after the pass from the topic's beginning: the first chunk is permanently lost, and the message cannot
+        be read any more.
+        """
+        orphans, end = child.chunks.orphans, self._ends[child]
+        if not orphans or not self._further_back[child]:
+            return None
+        # Messages that end before the start of the read, or behind the end, do not belong to this range.
+        first, last = self._added[child], _NO_LAST_ENTRY if end is None else _last_entry_before(end)
+        return min((entry for entry in orphans.values() if first < entry <= last and entry < before), default=None)
+
+    def _read_again(self, child: PartitionConsumer) -> None:
+        """Have a further pass begin: what was dequeued and not added comes again."""
+        self._going_back[child] = self._further_back[child].pop()
+        self._behind.add(child)
 
     async def refresh_ends(self) -> None:
         """Query the last ids: set the ends not given, and close partitions that have nothing more.
@@ -143,14 +159,17 @@ class ArrowRangeReader:
 
     def add(self, child: PartitionConsumer, part: EntryRows) -> None:
         """Add an entry; rows outside the range are left out, and an entry at or behind the end closes the partition."""
-        if child not in self._open or any(child is each for each, _ in self._going_back):
+        if child not in self._open or child in self._going_back:
             return
         self._check_discarded(child)
-        end = self._ends[child]
-        missing = self._missing.get(child)
-        wanted = missing is None or part.parsed.metadata.uuid in missing
-        if missing is not None:
-            missing.discard(part.parsed.metadata.uuid)
+        end, key = self._ends[child], (part.ledger_id, part.entry_id)
+        if self._first_missing(child, key) is not None:
+            self._read_again(child)
+            return
+        wanted = child not in self._behind or key > self._added[child]
+        if wanted:
+            self._behind.discard(child)
+            self._added[child] = key
         collected = self._parts.get(child)
         if collected is None:
             collected = self._parts[child] = _Part(child.topic.full, child.topic.partition)
@@ -159,7 +178,7 @@ class ArrowRangeReader:
             collected.slices.append(part)
             collected.rows += len(part)
             collected.bytes += part.nbytes
-        if end is not None and goes_on and missing is None:
+        if end is not None and goes_on and wanted:
             self._add_further(child, end, collected, singles=part.parsed.num_messages == 1)
         if end is not None and (not goes_on or (child.position.is_past(end) and not child.core.has_decoded)):
             self._passed(child)
@@ -175,6 +194,15 @@ class ArrowRangeReader:
         dequeue = child.dequeue_single_rows if singles else child.dequeue_rows_before
         parts = dequeue((end.ledger_id(), end.entry_id()), rows, size)
         self._check_discarded(child)
+        if not parts:
+            return
+        missing = self._first_missing(child, (parts[-1].ledger_id, parts[-1].entry_id))
+        if missing is not None:
+            parts = [part for part in parts if (part.ledger_id, part.entry_id) < missing]
+        if parts:
+            self._added[child] = (parts[-1].ledger_id, parts[-1].entry_id)
+        if missing is not None:
+            self._read_again(child)
         if self._from is not None or self._until is not None:
             parts = [part for part in parts if self._in_time(part)]
         collected.slices += parts
@@ -247,6 +275,15 @@ def _groups(slices: list[EntryRows], max_rows: int, max_bytes: int) -> Iterator[
         size += own_bytes
     if group:
         yield group
+
+
+def _entry_before(child: PartitionConsumer) -> EntryKey:
+    """Return the last entry before the start of the read; of the last dequeued message, its own."""
+    dequeued = child.dequeued_entry()
+    start = child.position.start_entry()
+    if start is None or dequeued >= (0, 0):
+        return dequeued
+    return start[0], start[1] - child.position.inclusive_by_config
 
 
 def _steps_back(start: tuple[int, int] | None) -> list[MessageId]:

@@ -84,6 +84,7 @@ def reading(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> Callable[
             cores(fake.url),
             subscription_mode=SubscriptionMode.NonDurable,
             start_message_id=start,
+            start_message_id_inclusive=options.pop("inclusive", False),
             crypto_failure_action=action,
         )
         return Reading(fake, consumer, **options)
@@ -391,7 +392,7 @@ def chunk(number: int, uuid: str = "m") -> bytes:
     return single_entry(b"ab", uuid=uuid, chunk_id=number, num_chunks_from_msg=2, total_chunk_msg_size=4)
 
 
-async def test_chunks_before_range_read_by_second_pass(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+async def test_chunks_before_range_read_in_order(fake: FakeBroker, reading: Callable[..., Any]) -> None:
     last_is(fake, 1203)
     made = await reading(place(1200), end=place(1204))
     await made.work.refresh_ends()
@@ -399,9 +400,42 @@ async def test_chunks_before_range_read_by_second_pass(fake: FakeBroker, reading
     assert made.work.must_go_back and not made.work.done
     await made.work.refresh_ends()
     assert made.sought() == [(1, 200)] and not made.work.must_go_back
-    # Of all that comes again, only that message is of the range and missing.
+    # Of what comes before it, nothing is of the range.
     await made.deliver({**singles(1199), 1200: chunk(0), 1201: chunk(1), **singles(1202, 1203)})
-    assert made.work.done and made.rows() == [b"1202", b"1203", b"abab"]
+    assert made.work.done and made.rows() == [b"abab", b"1202", b"1203"]
+
+
+@pytest.mark.parametrize("form", [singles, pairs])
+async def test_chunks_before_range_amid_entries_in_order(
+    fake: FakeBroker, reading: Callable[..., Any], form: Callable[..., dict[int, bytes]]
+) -> None:
+    last_is(fake, 1206)
+    made = await reading(place(1200), end=place(1207))
+    await made.work.refresh_ends()
+    rest = {**form(1203), 1204: chunk(1, "n"), **form(1205), **singles(1206)}
+    entries = {**form(1201), 1202: chunk(1), **rest}
+    await made.deliver(entries)
+    # The step back finds the first chunk of one of them only.
+    await made.work.go_back()
+    await made.deliver({1199: chunk(0), **entries})
+    assert made.work.must_go_back
+    await made.work.go_back()
+    await made.deliver({150: chunk(0, "n"), 1199: chunk(0), **entries})
+    of_form = [[b"%d" % at] if form is singles else [b"%da" % at, b"%db" % at] for at in (1201, 1203, 1205)]
+    assert made.work.done and made.sought() == [(1, 200), (MAXU, MAXU)]
+    assert made.rows() == [*of_form[0], b"abab", *of_form[1], b"abab", *of_form[2], b"1206"]
+
+
+@pytest.mark.parametrize("inclusive", [True, False])
+async def test_chunks_ending_at_start_of_range(fake: FakeBroker, reading: Callable[..., Any], inclusive: bool) -> None:
+    last_is(fake, 1201)
+    made = await reading(place(1200), end=place(1202), inclusive=inclusive)
+    await made.work.refresh_ends()
+    await made.deliver({1200: chunk(1), **singles(1201)})
+    if inclusive:
+        await made.work.go_back()
+        await made.deliver({1199: chunk(0), 1200: chunk(1), **singles(1201)})
+    assert made.work.done and made.rows() == ([b"abab"] if inclusive else []) + [b"1201"]
 
 
 async def test_chunks_never_found_end_the_range(fake: FakeBroker, reading: Callable[..., Any]) -> None:
