@@ -109,9 +109,30 @@ def encoded(
     return None if payload is None else _checked(schema, payload), key, key is None
 
 
+class Encoded:
+    """Outcome of a schema that has encoded a content: it is called once, since it may read what it is given up."""
+
+    __slots__ = ("_error", "_payload")
+
+    def __init__(self, payload: object, error: Exception | None = None) -> None:
+        self._payload = payload
+        self._error = error
+
+    def result(self) -> object:
+        """Return what the schema returned, or raise its error."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._payload
+        try:
+            raise error
+        finally:
+            # The error refers to this frame, which would refer to it.
+            del error
+
+
 def payload_of(schema: Schema[Any], value: Any) -> bytes:
     """Return the payload of a value; raises `InvalidRecord` also where the schema, an application's, returns none."""
-    payload = schema.encode(value)
+    payload = value.result() if type(value) is Encoded else schema.encode(value)
     return payload if type(payload) is bytes else _checked(schema, payload)
 
 

@@ -86,6 +86,11 @@ cdef _message_id(
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
+cdef inline _text(object field):
+    """As `_message_fields.text_of`."""
+    return field.decode("utf-8", "replace") if type(field) is bytes else field
+
+
 @cython.no_gc
 cdef class MessageFields:
     """Entry of a message, its index there and its offsets in the body."""
@@ -127,13 +132,22 @@ cdef class MessageFields:
         )
 
     def properties(self):
-        """Return the application's properties; for a repeated key its last value."""
+        """Return the application's properties, invalid UTF-8 replaced; for a repeated key its last value."""
+        cdef dict found
         pairs = self._own().properties
-        return dict(pairs) if type(pairs) is dict else {pair.key: pair.value for pair in pairs}
+        if type(pairs) is dict:
+            return dict(pairs)
+        found = {}
+        for pair in pairs:
+            found[_text(pair.key)] = _text(pair.value)
+        return found
 
     def partition_key(self):
-        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
-        return self._own().partition_key
+        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients.
+
+        Invalid UTF-8 is replaced; `key_bytes()` returns such a key as published.
+        """
+        return _text(self._own().partition_key)
 
     def ordering_key(self):
         """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
@@ -224,7 +238,7 @@ def make_deliveries(type kind not None, list frames not None, Py_ssize_t attachm
 
 @cython.no_gc
 cdef class EntryFields:
-    """Attributes of a decoded entry."""
+    """Attributes of a decoded entry. The body of `parsed` is released: it would keep the received payload."""
 
     cdef public object parsed, body, ledger_id, entry_id, redelivery_count, topic, partition, schema, publish_time
     cdef public object first_chunk
@@ -232,6 +246,7 @@ cdef class EntryFields:
     cdef public Py_ssize_t batch_size
 
     def __init__(self, parsed, body, DeliveryFields delivery not None, *, topic, partition, schema):
+        parsed.body = b""
         self._fill(parsed, body, delivery, parsed.is_batch, topic, partition, schema)
         if self.is_batch:
             self.batch_size = parsed.num_messages
@@ -296,6 +311,7 @@ cdef class SingleEntryDecoder:
             body = parsed.body
             if type(body) is not bytes:
                 body = bytes(body)
+                parsed.body = b""
             is_batch = parsed.is_batch
             meta_start, start, end = 0, 0, PyBytes_GET_SIZE(body)
             if is_batch:
@@ -848,18 +864,20 @@ def send_async(
     txn=None,
 ):
     """As `sync.Producer.send_async`."""
+    cdef object rest = content
     if (
         content is not None and disable_replication is False and sequence_id is None and schema is None
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and (callback is None or callable(callback))
-        and _add_usual(
+    ):
+        rest = _add_usual(
             self, content, None if callback is None else _untracked((callback,)), properties, partition_key,
             ordering_key, event_timestamp,
         )
-    ):
-        return None
+        if rest is None:
+            return None
     return send_async.__wrapped__(
-        self, content, callback, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        self, rest, callback, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
     )
 
@@ -880,41 +898,52 @@ def send(
     txn=None,
 ):
     """As `asyncio.Producer.send`."""
+    cdef object rest = content
     if (
         content is not None and disable_replication is None and sequence_id is None and schema is None
         and replication_clusters is None and deliver_at is None and deliver_after is None and txn is None
         and _get_running_loop() is self._loop
     ):
         future = self._new_future()
-        if _add_usual(self, content, future, properties, partition_key, ordering_key, event_timestamp):
+        rest = _add_usual(self, content, future, properties, partition_key, ordering_key, event_timestamp)
+        if rest is None:
             return future
     return send.__wrapped__(
-        self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        self, rest, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
     )
 
 
-cdef bint _add_usual(
-    self, content, callback, properties, partition_key, ordering_key, event_timestamp
-) except -1:
-    """Add a message that needs no check but those of the buffer; return False for every other one."""
+cdef object _add_usual(self, content, callback, properties, partition_key, ordering_key, event_timestamp):
+    """Add a message that needs no check but those of the buffer and return None.
+
+    For every other one return what the method in Python gets as its content. A content that can be read only once, such
+    as a file, must not be encoded again there.
+    """
     cdef object fields = b"", payload = content
     cdef int added
     cdef bint is_value = type(content) is not bytes or self._fast_path is None
-    fast_path = self._value_path if is_value else self._fast_path
-    if fast_path is None:
-        return False
-    try:
-        if is_value:
-            payload = self._schema.encode(content)
-        if not (properties is None and partition_key is None and ordering_key is None and event_timestamp is None):
+    cdef FastPathBuffer fast_path = self._value_path if is_value else self._fast_path
+    if fast_path is None or len(fast_path.items) >= fast_path.capacity or self._process.is_over:
+        return content
+    if not (properties is None and partition_key is None and ordering_key is None and event_timestamp is None):
+        try:
             fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
-    except Exception:
-        # Raised again by the method in Python.
-        return False
-    if type(payload) is not bytes or fields is None or self._process.is_over:
-        return False
-    added = (<FastPathBuffer?>fast_path)._add(payload, callback, fields)
+        except Exception:
+            # Raised again by the method in Python.
+            return content
+        if fields is None:
+            return content
+    if is_value:
+        try:
+            payload = self._schema.encode(content)
+        except Exception as error:
+            return self._encoded(None, error)
+        if type(payload) is not bytes:
+            return self._encoded(payload)
+    added = fast_path._add(payload, callback, fields)
     if added == 2:
         self._drain_late()
-    return added != 0
+    if added:
+        return None
+    return self._encoded(payload) if is_value else content

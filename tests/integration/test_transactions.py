@@ -129,6 +129,25 @@ def test_entries_are_of_one_transaction_or_of_none(api: Api, client: Any, topic:
     assert values(read_all(name)) == [b"registered", b"0", b"1", b"2", b"3", b"5", b"6"]
 
 
+@pytest.mark.parametrize("batching", [False, True])
+def test_plain_messages_overtaking_stored_once(
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll, batching: bool
+) -> None:
+    # The broker recovers the transactions of a topic just loaded first, and confirms plain messages meanwhile.
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=batching)
+    transaction = client.new_transaction()
+    outcomes = [api.enqueue(producer, b"t%d" % number, txn=transaction) for number in range(3)]
+    outcomes += [api.enqueue(producer, b"p%d" % number) for number in range(20)]
+    producer.flush()
+    assert all(outcome.done() for outcome in outcomes)
+    transaction.commit()
+    assert [outcome.result(20)[0] for outcome in outcomes] == [Result.Ok] * 23
+    found = values(read_all(name))
+    assert [each for each in found if each[:1] == b"p"] == [b"p%d" % number for number in range(20)]
+    assert [each for each in found if each[:1] == b"t"] == [b"t0", b"t1", b"t2"]
+
+
 def test_large_messages_and_others_beside(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name, large = topic(), b"x" * 150_000
     producer = client.create_producer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -37,11 +38,18 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio.transaction import Transaction
 
 
+_WaitingSend = tuple[asyncio.Future[None], Callable[[], Backpressure | None]]
+"""A message that waits for capacity: the future for when it is queued, and the next attempt to do so."""
+
+
 class Producer(Closeable, Generic[T_contra]):
     """Producer of one topic, created by `Client.create_producer`. Belongs to the client's loop; not thread-safe.
 
     Generic in the type of the values, which is the schema's.
     """
+
+    # For the compiled forms of `send` and `send_async`.
+    _encoded = _message_builder.Encoded
 
     def __init__(self, inner: TopicProducer, schema: Schema[Any]) -> None:
         self._inner = inner
@@ -56,6 +64,11 @@ class Producer(Closeable, Generic[T_contra]):
         )
         self._loop = inner.client.engine.loop
         self._new_future = partial(SendFuture, loop=self._loop)
+        # Where all messages go the same way: to the only partition, or to interceptors.
+        is_chosen = inner.is_partitioned and not isinstance(inner, InterceptedProducer)
+        self._only_child = None if is_chosen else inner.route(b"", None)
+        # Messages that wait for capacity, oldest first, by partition and transaction: later ones go behind them.
+        self._waiting: dict[object, deque[_WaitingSend]] = {}
         self._generation = generation()
         self._process = this_process()
 
@@ -127,9 +140,10 @@ class Producer(Closeable, Generic[T_contra]):
     ) -> Coroutine[Any, Any, MessageId]:
         """Publish a message and return its message id. Waits until the broker has stored it.
 
-        The message is queued by the call, before it is awaited, unless it has to wait for the queue's capacity or its
-        schema: messages keep the order of the calls, and `asyncio.gather` of many sends makes no task for each. In
-        another thread than the loop's, as for `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the
+        The message is queued by the call, before it is awaited, unless it has to wait for the queue's capacity, behind
+        earlier ones that wait for it, or for its schema or transaction: messages to a partition keep the order of the
+        calls unless they wait for the latter two, and `asyncio.gather` of many sends makes no task for each. In another
+        thread than the loop's, as for `asyncio.run_coroutine_threadsafe`, it is queued when the loop runs the
         coroutine. With batching it is sent within `batching_max_publish_delay_ms`. Cancelling the task ends the wait: a
         queued message is still sent, one that waits to be queued is not. The id is (-1, -1) if the broker dropped the
         message as a duplicate.
@@ -254,12 +268,18 @@ class Producer(Closeable, Generic[T_contra]):
                 fields = self._usual_fields(properties, partition_key, ordering_key, event_timestamp)
             if fields is not None:
                 payload = _message_builder.payload_of(self._schema, content)
-                take = partial(self._take_plain, payload, callback)
+                child = self._only_child or self._inner.route(payload, None)
+                take = partial(
+                    self._take_plain if child is self._only_child else child.enqueue_plain, payload, callback
+                )
                 if fields:
                     take = partial(self._take_described, payload, callback, fields)
+                if child in self._waiting:
+                    return self._wait_for_room(child, take)
                 full = take()
-                return None if full is None else self._wait_for_room(full, take)
-        encoded, key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
+                return None if full is None else self._wait_for_room(child, take, full)
+        own = self._schema if schema is None else _validation.checked_schema(schema)
+        encoded, key, null_key = _message_builder.encoded(own, content, partition_key)
         message = _message_builder.outgoing(
             encoded,
             properties=properties,
@@ -299,28 +319,79 @@ class Producer(Closeable, Generic[T_contra]):
         if txn is not None:
             callback = operation = _message_builder.into_transaction(txn, self._inner, message, callback)
         attempt = partial(child.enqueue, message.payload, fields, message, callback)
+        # Plain messages need not wait until a transaction has the partition.
+        lane = child if message.transaction is None else (child, message.transaction)
+        if lane in self._waiting:
+            return self._wait_for_room(lane, attempt, None, operation)
         try:
             full = attempt()
         except BaseException:
             if operation is not None:
                 operation.withdraw()
             raise
-        return None if full is None else self._wait_for_room(full, attempt, operation)
+        return None if full is None else self._wait_for_room(lane, attempt, full, operation)
 
     async def _wait_for_room(
-        self, full: Backpressure, again: Callable[[], Backpressure | None], operation: SendOperation | None = None
+        self,
+        lane: object,
+        attempt: Callable[[], Backpressure | None],
+        full: Backpressure | None = None,
+        operation: SendOperation | None = None,
     ) -> None:
-        attempt: Backpressure | None = full
+        """Wait until a message is queued, behind all that wait in its lane; `full` if it was tried, as the first one.
+
+        Raises the backpressure's error for a message that does not wait.
+        """
+        queued: asyncio.Future[None] = self._loop.create_future()
         try:
-            while attempt is not None:
-                if not (self._inner.config.block_if_queue_full or attempt.always_waits):
-                    raise attempt.refusal()
-                await self._room(attempt)
-                attempt = again() if attempt.retry is None else attempt.retry()
+            if full is not None:
+                self._check_may_wait(full)
+                attempt = full.retry or attempt
+            self._waiting.setdefault(lane, deque()).append((queued, attempt))
+            if full is not None:
+                self._send_later(lane, full)
+            await queued
         except BaseException:
-            if operation is not None:
+            # It may have been queued before its task was cancelled.
+            is_queued = queued.done() and not queued.cancelled() and queued.exception() is None
+            queued.cancel()
+            if operation is not None and not is_queued:
                 operation.withdraw()
             raise
+
+    def _check_may_wait(self, full: Backpressure) -> None:
+        if not (self._inner.config.block_if_queue_full or full.always_waits):
+            raise full.refusal()
+
+    def _send_later(self, lane: object, full: Backpressure) -> None:
+        # The messages are queued later than in the call that wakes: its caller may hold a lock.
+        def wake() -> None:
+            self._loop.call_soon(self._send_waiting, lane)
+
+        full.wait_for_room(wake)
+
+    def _send_waiting(self, lane: object) -> None:
+        """Queue the messages that wait in a lane, in order, as far as there is capacity.
+
+        All in one step of the loop: the last one that has no capacity closes the fast path, so that no later message
+        overtakes it.
+        """
+        waiting = self._waiting.get(lane)
+        while waiting:
+            queued, attempt = waiting[0]
+            if not queued.done():
+                try:
+                    full = attempt()
+                    if full is not None:
+                        self._check_may_wait(full)
+                        waiting[0] = queued, full.retry or attempt
+                        self._send_later(lane, full)
+                        return
+                    queued.set_result(None)
+                except Exception as error:
+                    queued.set_exception(error)
+            waiting.popleft()
+        self._waiting.pop(lane, None)
 
     async def _room(self, full: Backpressure) -> None:
         future: asyncio.Future[None] = self._loop.create_future()

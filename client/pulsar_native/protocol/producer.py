@@ -19,8 +19,7 @@ seconds, `wall_ms` is milliseconds since 1970.
 
 from __future__ import annotations
 
-import logging
-
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
@@ -43,7 +42,7 @@ from pulsar_native.wire._impl import encode_batch, fitting
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # An entry of exactly the broker's maximum size passes the broker but not its storage: this margin avoids that.
 _SIZE_RESERVE = 128

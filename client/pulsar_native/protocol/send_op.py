@@ -4,20 +4,22 @@ Rules: an entry keeps its exact bytes, so that a resend has the batch boundaries
 recorded; a chunk is an entry, and the last chunk of a message carries the message's callback. An application's callback
 may be wrapped in a one-element tuple: it is then called with a result code, which saves one object per message.
 
-Receipts arrive in the order of the queue. A lower sequence id belongs to an entry that was given up; a higher one means
-that client and broker are out of step. Entries of a transaction are removed when they must not be written, or written
-again. Not thread-safe: the engine holds the producer's lock around every call of the queue.
+Receipts arrive in the order of the queue, except that plain entries may overtake those of transactions: the broker
+stores these one by one, and not before the topic's transaction buffer is recovered. A lower sequence id belongs to an
+entry that was given up; a higher one means that client and broker are out of step. Entries of a transaction are removed
+when they must not be written, or written again. Not thread-safe: the engine holds the producer's lock around every call
+of the queue.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import call_back
 from pulsar_native.enums import Result
 from pulsar_native.exceptions import PulsarException
@@ -25,7 +27,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.wire.checksum import crc32c
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 Callback = Callable[[PulsarException | None, MessageId | None], None]
 ResultCallback = Callable[[Result, MessageId], Any]
@@ -197,15 +199,29 @@ class PendingQueue:
             op.may_be_stored = True
 
     def receipt(self, sequence_id: int) -> tuple[SendReceipt, SendOp | None]:
-        """Match a receipt with the oldest entry: a lower id was given up before, a higher one means out of step."""
-        if not self.ops or sequence_id < self.ops[0].sequence_id:
+        """Match a receipt with the oldest entry, or the oldest plain one behind entries of transactions.
+
+        A lower id was given up before, a higher one means out of step.
+        """
+        if not self.ops:
             return SendReceipt.IGNORED, None
-        if sequence_id > self.ops[0].sequence_id:
-            return SendReceipt.OUT_OF_STEP, None
-        op = self._pop()
+        oldest = self.ops[0].sequence_id
+        if sequence_id == oldest:
+            op = self._pop()
+        elif (overtaking := self._overtaking(sequence_id)) is not None:
+            op = overtaking
+            self.ops.remove(op)
+            self._uncount(op)
+        else:
+            return (SendReceipt.IGNORED if sequence_id < oldest else SendReceipt.OUT_OF_STEP), None
         self.last_published = max(self.last_published, op.highest_sequence_id)
         self.stored = max(self.stored, op.highest_sequence_id)
         return SendReceipt.COMPLETED, op
+
+    def _overtaking(self, sequence_id: int) -> SendOp | None:
+        """Return the oldest plain entry if it has this id."""
+        plain = next((op for op in self.ops if op.transaction is None), None)
+        return plain if plain is not None and plain.sequence_id == sequence_id else None
 
     def damaged(self, sequence_id: int) -> None:
         """Record that the broker rejected an entry with ChecksumError; it is to be sent again."""

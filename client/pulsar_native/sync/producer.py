@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
@@ -57,6 +58,9 @@ class Producer(Closeable, Generic[T_contra]):
 
     Generic in the type of the values, which is the schema's.
     """
+
+    # For the compiled forms of `send` and `send_async`.
+    _encoded = _message_builder.Encoded
 
     def __init__(self, client: object, inner: TopicProducer, schema: Schema[Any]) -> None:
         super().__init__(client, inner.client.engine)
@@ -147,13 +151,15 @@ class Producer(Closeable, Generic[T_contra]):
         Raises `InvalidMessage` for an option of another type or out of range, `MessageTooBig`, `ProducerQueueIsFull`
         and `MemoryBufferIsFull` (unless `block_if_queue_full`), `Timeout` after the send time-out, `AlreadyClosed`,
         `Interrupted`, and other subclasses of `PulsarException`. After `Timeout` or `Interrupted` the message may still
-        be stored.
+        be stored. Inside a callback of the client it raises `OperationNotSupported`: use `send_async` there.
 
         :param schema: another schema than the producer's for this content; its first use registers it, which may raise
             `IncompatibleSchema`. Default None.
         :param txn: transaction that the message is sent in: consumers get it after the commit. Raises
             `InvalidTxnStatusError` if it is not open. Default None.
         """
+        if get_ident() == self._engine.thread:
+            self._engine.check_may_wait()
         wait = SendWait()
         try:
             if (
@@ -295,7 +301,8 @@ class Producer(Closeable, Generic[T_contra]):
         elif schema is None and not self._separates_key:
             payload = None if content is None else _message_builder.payload_of(self._schema, content)
         else:
-            payload, partition_key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
+            own = self._schema if schema is None else _validation.checked_schema(schema)
+            payload, partition_key, null_key = _message_builder.encoded(own, content, partition_key)
             version = None if schema is None else self._version_of(schema)
         if (
             payload is not None and properties is None and partition_key is None and ordering_key is None

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import io
 import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
 from pulsar_native import _message_builder
 from pulsar_native.asyncio import Client, Producer
+from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.transaction import SendOperation
-from pulsar_native.exceptions import AlreadyClosed, InvalidMessage, ProducerQueueIsFull, Timeout
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidMessage, ProducerQueueIsFull, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import StringSchema
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
-from support.encodes_to import EncodesTo
+from support.encodes_to import EncodesTo, ReadsFiles
 from support.fake_broker import FakeBroker, Seen, receipt, registry, swallow
 
 
@@ -125,6 +127,73 @@ async def test_send_gathered_blocking_keeps_order_of_calls(fake: FakeBroker, cli
     assert len(set(ids)) == len(ids) == 5 and payloads(fake) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("options", [{}, {"properties": {"a": "b"}}, {"ordering_key": "o"}], ids=["plain", "p", "o"])
+async def test_send_behind_waiting_ones_keeps_order(fake: FakeBroker, client: Client, options: dict[str, Any]) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = await client.create_producer(
+        "t", batching_enabled=False, max_pending_messages=1, block_if_queue_full=True
+    )
+    first = await producer.enqueue(b"0")
+    calls = [producer.send(b"1"), producer.send(b"2", **options)]
+    # Called when there is capacity, which those that wait have not used yet.
+    first.add_done_callback(lambda _: calls.append(producer.send(b"3")))
+    for number in range(4):
+        answer((await sent(fake, number + 1))[number], number)
+    ids = await asyncio.wait_for(asyncio.gather(*calls), 10)
+    assert [message_id.entry_id() for message_id in ids] == [1, 2, 3]
+    assert payloads(fake) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_send_waiting_cancelled_passes_capacity_on(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = await client.create_producer(
+        "t", batching_enabled=False, max_pending_messages=1, block_if_queue_full=True
+    )
+    first = await producer.enqueue(b"0")
+    cancelled, woken, last = (asyncio.create_task(producer.send(b"%d" % number)) for number in range(1, 4))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    # Cancelled when there is capacity for it.
+    first.add_done_callback(lambda _: woken.cancel())
+    answer((await sent(fake))[0], 0)
+    answer((await sent(fake, 2))[1], 1)
+    assert (await asyncio.wait_for(last, 10)).entry_id() == 1
+    assert cancelled.cancelled() and woken.cancelled() and payloads(fake) == [b"0", b"3"]
+
+
+async def test_send_waiting_raises_after_close(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = await client.create_producer(
+        "t", batching_enabled=False, max_pending_messages=1, block_if_queue_full=True
+    )
+    calls = [producer.send(b"%d" % number) for number in range(4)]
+    await sent(fake)
+    await producer.close(0)
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+    assert [type(outcome) for outcome in outcomes] == [AlreadyClosed] * 4 and payloads(fake) == [b"0"]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_send_waiting_tried_once_per_receipt(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    fake.partitions["persistent://public/default/t"] = partitions
+    tries: list[None] = []
+    enqueue = PartitionProducer.enqueue
+
+    def counted(*given: Any, **options: Any) -> Any:
+        tries.append(None)
+        return enqueue(*given, **options)
+
+    monkeypatch.setattr(PartitionProducer, "enqueue", counted)
+    producer = await client.create_producer(
+        "t", batching_enabled=False, max_pending_messages=1, block_if_queue_full=True
+    )
+    await asyncio.wait_for(asyncio.gather(*(producer.send(b"%d" % number) for number in range(50))), 10)
+    # The one that is queued, and the next one, which finds the queue full.
+    assert len(tries) <= 2 * 50 and len(payloads(fake)) == 50
+
+
 async def test_send_gathered_makes_no_tasks(client: Client) -> None:
     producer = await client.create_producer("t", batching_enabled=True)
     before = asyncio.all_tasks()
@@ -221,6 +290,31 @@ async def test_send_of_bytes_like_payload_of_a_schema(fake: FakeBroker, client: 
     producer = await client.create_producer("t", schema=EncodesTo(bytearray(b"xyz")), batching_enabled=True)
     ids = await asyncio.wait_for(asyncio.gather(*(producer.send(b"") for _ in range(3))), 10)
     assert len(set(ids)) == 3 and bytes(parse_entry(fake.seen(Kind.SEND)[0].payload).body).count(b"xyz") == 3
+
+
+async def test_send_encodes_each_content_once(fake: FakeBroker, client: Client) -> None:
+    producer: Any = await client.create_producer("t", schema=ReadsFiles(), batching_enabled=True)
+    contents = [b"first", b"second", b"array", b"third", b"x" * 150_000, b"last"]
+    calls = [
+        producer.send(io.BytesIO(content), {"a": "b"} if number % 2 else None)
+        for number, content in enumerate(contents)
+    ]
+    broken = producer.send(Mock(read=Mock(side_effect=[OSError("gone"), b"again"])))
+    await asyncio.wait_for(asyncio.gather(*calls), 10)
+    with pytest.raises(OSError, match="gone"):
+        await broken
+    found = b"".join(bytes(parse_entry(seen.payload).body) for seen in fake.seen(Kind.SEND))
+    assert [found.count(content) for content in contents] == [1] * len(contents) and b"again" not in found
+
+
+@pytest.mark.parametrize("schema", ["text", StringSchema], ids=["str", "class"])
+async def test_send_schema_of_wrong_type_refused(fake: FakeBroker, client: Client, schema: Any) -> None:
+    producer = await client.create_producer("t")
+    for send in (producer.send, producer.enqueue):
+        with pytest.raises(InvalidConfiguration, match="schema must be a Schema, such as StringSchema"):
+            await send("x", schema=schema)
+    await producer.flush()
+    assert not fake.seen(Kind.SEND)
 
 
 async def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: Client) -> None:

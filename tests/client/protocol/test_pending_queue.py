@@ -97,6 +97,34 @@ def transaction(number: int = 0) -> TransactionCore:
     return TransactionCore(TxnId(0, number), 10.0, 0.0)
 
 
+def test_receipt_of_plain_entry_overtakes_transactions() -> None:
+    own, other = transaction(), transaction(1)
+    kinds = [own, other, None, own, None]
+    ops = [entry(2 * number, 2, kind) for number, kind in enumerate(kinds)]
+    made = queue(*ops)
+    for number in (2, 4, 0, 1, 3):
+        assert made.receipt(2 * number) == (SendReceipt.COMPLETED, ops[number])
+        ops[number].transaction = None
+    assert (made.last_published, load(made)) == (9, (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "number"),
+    [((False, True), 1), ((False, True, False), 2), ((True, False, False), 2), ((True, True), 1)],
+    ids=["transaction-behind-plain", "plain-behind-plain", "second-plain", "second-of-transaction"],
+)
+def test_receipt_behind_another_entry_out_of_step(kinds: Sequence[bool], number: int) -> None:
+    own = transaction()
+    made = queue(*(entry(at, 1, own if kind else None) for at, kind in enumerate(kinds)))
+    assert made.receipt(number) == (SendReceipt.OUT_OF_STEP, None) and load(made) == (len(kinds), 10 * len(kinds))
+
+
+def test_receipt_overtaking_chunks_in_order() -> None:
+    parts = chunks(1)
+    made = queue(entry(0, 1, transaction()), *parts)
+    assert [made.receipt(1)[1] for _ in parts] == parts and load(made) == (1, 10)
+
+
 @given(
     kinds=st.lists(st.booleans(), max_size=8),
     later=st.lists(st.booleans(), max_size=4),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -28,7 +30,7 @@ from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
-from support.encodes_to import EncodesTo
+from support.encodes_to import EncodesTo, ReadsFiles
 from support.fake_broker import FakeBroker, Seen, receipt, swallow
 from support.until import wait_until
 
@@ -115,6 +117,37 @@ def test_send_of_bytes_like_payload_of_a_schema(fake: FakeBroker, client: Client
     assert outcomes == [Result.Ok] * 3 and bytes(parse_entry(fake.seen(Kind.SEND)[0].payload).body).count(b"xyz") == 3
 
 
+CONTENTS = [b"first", b"second", b"array", b"third", b"x" * 150_000, b"last"]
+
+
+def test_send_async_encodes_each_content_once(fake: FakeBroker, client: Client) -> None:
+    producer: Any = client.create_producer("t", schema=ReadsFiles(), batching_enabled=True)
+    outcomes: list[Result] = []
+    for number, content in enumerate(CONTENTS):
+        options = {"properties": {"a": "b"}} if number % 2 else {}
+        producer.send_async(io.BytesIO(content), lambda result, _id: outcomes.append(result), **options)
+    for _ in range(2):
+        # Also where the fast path is open, after a message.
+        with pytest.raises(OSError, match="gone"):
+            producer.send_async(Mock(read=Mock(side_effect=[OSError("gone"), b"again"])), None)
+        producer.send_async(io.BytesIO(b"y"), None)
+    producer.flush()
+    found = b"".join(bytes(parse_entry(seen.payload).body) for seen in fake.seen(Kind.SEND))
+    assert outcomes == [Result.Ok] * len(CONTENTS)
+    assert [found.count(content) for content in CONTENTS] == [1] * len(CONTENTS) and b"again" not in found
+
+
+@pytest.mark.parametrize("schema", ["text", StringSchema], ids=["str", "class"])
+def test_send_schema_of_wrong_type_refused(fake: FakeBroker, client: Client, schema: Any) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(InvalidConfiguration, match="schema must be a Schema, such as StringSchema"):
+        producer.send("x", schema=schema)
+    with pytest.raises(InvalidConfiguration, match="schema must be a Schema, such as StringSchema"):
+        producer.send_async("x", lambda *_: None, schema=schema)
+    producer.flush()
+    assert not fake.seen(Kind.SEND)
+
+
 def test_send_of_no_payload_of_a_schema_refused(fake: FakeBroker, client: Client) -> None:
     producer = client.create_producer("t", schema=EncodesTo("text"), batching_enabled=True)
     # A table's column is encoded by the same schema.
@@ -186,7 +219,13 @@ def test_callback_must_not_wait_for_itself(fake: FakeBroker, client: Client) -> 
     done = threading.Event()
 
     def callback(_result: Result, _place: MessageId) -> None:
-        for call in (lambda: producer.send_many([b"y"]), lambda: producer.send_async("z", None, schema=StringSchema())):
+        calls: list[Callable[[], object]] = [
+            lambda: producer.send(b"y"),
+            lambda: producer.send("y", schema=StringSchema()),
+            lambda: producer.send_many([b"y"]),
+            lambda: producer.send_async("z", None, schema=StringSchema()),
+        ]
+        for call in calls:
             try:
                 call()
             except Exception as error:
@@ -196,7 +235,9 @@ def test_callback_must_not_wait_for_itself(fake: FakeBroker, client: Client) -> 
     fake.answers[Kind.SEND] = swallow
     producer.send_async(b"x", callback)
     answer(fake.wait(Kind.SEND)[0], 0)
-    assert done.wait(10) and raised == [OperationNotSupported, OperationNotSupported]
+    assert done.wait(10) and raised == [OperationNotSupported] * 4
+    # Nothing was queued.
+    assert len(fake.seen(Kind.SEND)) == 1 and producer.stats().pending_queue_size == 0
 
 
 def test_flush_time_out_leaves_the_message(fake: FakeBroker, client: Client) -> None:

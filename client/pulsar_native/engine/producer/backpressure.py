@@ -21,7 +21,8 @@ class Backpressure(NamedTuple):
 
     error: PulsarException
     wait_for_room: Callable[[Callable[[], None]], None]
-    # For a message that interceptors have seen: retry without calling them twice, and report that it was given up.
+    # For a message that interceptors have seen, or that has its partition: retry without calling interceptors or the
+    # router twice; and report that a message was given up.
     retry: Callable[[], Backpressure | None] | None = None
     on_give_up: Callable[[PulsarException], None] | None = None
     # True for reasons other than capacity: the caller waits whatever block_if_queue_full is.
@@ -32,6 +33,15 @@ class Backpressure(NamedTuple):
         if self.on_give_up is not None:
             self.on_give_up(self.error)
         return self.error
+
+    def retried_by(self, attempt: Callable[[], Backpressure | None]) -> Backpressure:
+        """Return it with another way to retry, of this time and all later ones."""
+
+        def retry() -> Backpressure | None:
+            full = attempt()
+            return None if full is None else full.retried_by(attempt)
+
+        return self._replace(retry=retry)
 
 
 class CapacityWaiters:
@@ -94,6 +104,16 @@ def may_be_stored(topic: str, reason: str) -> PulsarException:
         f"The broker did not confirm the message ({reason}), and the topic has no deduplication: resent, it may be in "
         "the transaction twice. The transaction can only be aborted; repeat it in a new one. Turn on deduplication for "
         "the namespace to have transactions outlive connections",
+        topic=topic,
+    )
+
+
+def overtaken(topic: str) -> PulsarException:
+    """Return the error for a resent message of a transaction that the broker dropped as older than plain ones."""
+    return NotConnected(
+        "The connection was lost before the broker confirmed the message, but after it had confirmed later ones "
+        "outside the transaction: deduplication dropped the resent message as older than those, whether it was stored "
+        "or not. The transaction can only be aborted; repeat it in a new one",
         topic=topic,
     )
 

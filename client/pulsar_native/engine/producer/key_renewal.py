@@ -7,10 +7,11 @@ and never in a thread that sends.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.enums import ProducerCryptoFailureAction
@@ -18,7 +19,7 @@ from pulsar_native.exceptions import CryptoError
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.topic import TopicName
 
-_log = logging.getLogger("pulsar_native.producer")
+_log = get_logger("pulsar_native.producer")
 
 
 class KeyRenewal:
@@ -56,6 +57,11 @@ class KeyRenewal:
             except CryptoError as error:
                 error.topic = self._topic.full
                 _log.warning("The data key of %s cannot be renewed yet: %s", *_of(error))
+            except CALLBACK_ERRORS as error:
+                if cancels_task(error):
+                    raise
+                self.encryptor.retry_later()
+                _log.warning("The data key of %s cannot be renewed yet: %s", self._topic.full, type(error).__name__)
 
     def stop(self) -> None:
         """Stop the renewal."""

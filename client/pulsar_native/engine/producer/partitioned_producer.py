@@ -8,12 +8,13 @@ fewer.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
@@ -36,7 +37,7 @@ from pulsar_native.schema.registered import wire_schema
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 
-_log = logging.getLogger("pulsar_native.producer")
+_log = get_logger("pulsar_native.producer")
 
 
 class TopicProducerClient(ProducerClient, Protocol):
@@ -161,7 +162,11 @@ class TopicProducer:
         child: PartitionProducer | None = None,
     ) -> Backpressure | None:
         """Add a message; return the backpressure when it was not accepted. `child` is a partition chosen before."""
-        return (child or self.route(payload, extras)).enqueue(payload, fields, extras, callback, flush=flush)
+        child = child or self.route(payload, extras)
+        full = child.enqueue(payload, fields, extras, callback, flush=flush)
+        if full is None:
+            return None
+        return full.retried_by(partial(child.enqueue, payload, fields, extras, callback, flush=flush))
 
     def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
         """Return the fast path for messages that have only a payload; it takes payload and callback."""
@@ -192,10 +197,14 @@ class TopicProducer:
         return self._enqueue_reading_inline if self.is_partitioned else self.children[0].enqueue_reading_inline
 
     def _enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
-        return self.route(payload, None).enqueue_reading_inline(payload, wait)
+        child = self.route(payload, None)
+        full = child.enqueue_reading_inline(payload, wait)
+        return None if full is None else full.retried_by(partial(child.enqueue_reading_inline, payload, wait))
 
     def _enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
-        return self.route(payload, None).enqueue_plain(payload, callback)
+        child = self.route(payload, None)
+        full = child.enqueue_plain(payload, callback)
+        return None if full is None else full.retried_by(partial(child.enqueue_plain, payload, callback))
 
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
         """Return the partition's producer for a message."""

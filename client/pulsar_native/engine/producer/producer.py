@@ -507,9 +507,18 @@ class PartitionProducer(Handler):
     # --- receipts and errors ----------------------------------------------------------------------------------------
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """Complete the oldest entry with its id."""
+        """Complete the entry with its id."""
         with self._lock:
-            outcome, op = self.core.queue.receipt(receipt.sequence_id)
+            queue = self.core.queue
+            oldest = queue.ops[0] if queue.ops else None
+            if oldest is None or oldest.sequence_id == receipt.sequence_id or not self._flush_waiters.waiting:
+                outcome, op = queue.receipt(receipt.sequence_id)
+            else:
+                before = list(queue.ops)
+                outcome, op = queue.receipt(receipt.sequence_id)
+                if op is not None:
+                    # It overtook others: a flush that waits for it waits for those, too.
+                    self._flush_waiters.without({op}, before)
         self._received(receipt, outcome, op)
 
     def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
@@ -536,15 +545,21 @@ class PartitionProducer(Handler):
     def _received(self, receipt: pb.CommandSendReceipt, outcome: SendReceipt, op: SendOp | None) -> None:
         if op is not None:
             ledger, entry = commands.entry_key(receipt.message_id)
-            if op.was_damaged and entry < 0:
+            if entry < 0 and (op.was_damaged or self._was_overtaken(op)):
                 # Later entries were stored meanwhile: deduplication drops the resent one as older than them.
-                self._completed(op, backpressure.lost_to_deduplication(self.topic.full), None)
+                error = backpressure.lost_to_deduplication if op.was_damaged else backpressure.overtaken
+                self._completed(op, error(self.topic.full), None)
                 return
             self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, ledger, entry))
         elif outcome is SendReceipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed an entry that is not the oldest here: reconnect and resend everything.
             self.connection.close("a receipt came out of step")
+
+    def _was_overtaken(self, op: SendOp) -> bool:
+        """Return True for a resent entry of a transaction if a plain one sent after it was confirmed before it."""
+        is_resent = op.may_be_stored and op.transaction is not None
+        return is_resent and op.highest_sequence_id < self.core.queue.last_published
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """Recover from, or give up after, an error for one entry."""

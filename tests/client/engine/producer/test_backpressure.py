@@ -33,6 +33,7 @@ TOPIC = "persistent://public/default/t"
             ("confirm the message (cut off)", "deduplication", "aborted"),
         ),
         (backpressure.lost_to_deduplication(TOPIC), ChecksumError, ("new sequence id",)),
+        (backpressure.overtaken(TOPIC), NotConnected, ("deduplication dropped", "aborted", "new one")),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -59,6 +60,17 @@ def test_refusal_reports_that_message_is_given_up() -> None:
     given_up: list[PulsarException] = []
     assert Backpressure(error, _never, on_give_up=given_up.append).refusal() is error
     assert given_up == [error]
+
+
+def test_retried_by_keeps_its_attempt() -> None:
+    full = Backpressure(backpressure.queue_full(1, TOPIC), _never)
+    outcomes = [full, full, None]
+    retry = full.retried_by(lambda: outcomes.pop(0)).retry
+    tries = 0
+    while retry is not None:
+        again, tries = retry(), tries + 1
+        retry = None if again is None else again.retry
+    assert (tries, outcomes) == (3, [])
 
 
 @pytest.mark.parametrize(

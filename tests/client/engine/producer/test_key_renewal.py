@@ -89,3 +89,28 @@ async def test_key_renewal_first_key_fails(public: Path, monkeypatch: pytest.Mon
     moved.rename(public)
     await until(lambda: wrapped(made))
     made.stop()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [MemoryError("secret"), SystemExit("secret"), asyncio.CancelledError("secret")])
+async def test_key_renewal_unexpected_error_continues(
+    public: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    monkeypatch.setattr(data_keys, "RENEWAL_SECONDS", 0.02)
+    monkeypatch.setattr(data_keys, "RETRY_SECONDS", 0.02)
+    made = renewal(Noting(public))
+    await made.start()
+    renew, failures = made.encryptor.renew, [error]
+
+    def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+        renew()
+
+    monkeypatch.setattr(made.encryptor, "renew", fail_once)
+    await until(lambda: not failures)
+    before = wrapped(made)
+    await until(lambda: wrapped(made) != before)
+    made.stop()
+    (record,) = caplog.records
+    assert record.getMessage() == f"The data key of {TOPIC.full} cannot be renewed yet: {type(error).__name__}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,14 +13,17 @@ import pytest
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import ProducerBusy
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, failure
+from support.fake_broker import FakeBroker, Peer, failure, receipt, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 TOPIC = "persistent://public/default/t"
@@ -98,6 +103,38 @@ async def test_routing_mode_spreads_plain_messages(
     producer = await producer_of(cores(fake.url), message_routing_mode=mode, batching_enabled=False)
     counts = Counter(producer.route(b"x", None).topic.partition for _ in range(30))
     assert len(counts) == partitions and max(counts.values()) == 30 // partitions
+
+
+@pytest.mark.parametrize("way", ["plain", "waiting", "other"])
+async def test_message_router_called_once_for_full_queue(fake: FakeBroker, cores: Cores, way: str) -> None:
+    fake.partitions[TOPIC] = 2
+    fake.answers[Kind.SEND] = swallow
+    calls = count()
+    producer = await producer_of(
+        cores(fake.url),
+        batching_enabled=False,
+        max_pending_messages=1,
+        message_routing_mode=PartitionsRoutingMode.CustomPartition,
+        message_router=lambda _message, _metadata: next(calls) % 2,
+    )
+    ways: dict[str, Callable[[], Backpressure | None]] = {
+        "plain": lambda: producer.fast_send()(b"x", None),
+        "waiting": lambda: producer.fast_send_sync()(b"x", SendWait()),
+        "other": lambda: producer.enqueue(b"x", b"", None, None),
+    }
+    assert ways[way]() is None and ways[way]() is None
+    full = ways[way]()
+    assert full is not None and full.retry is not None
+    for _ in range(3):
+        full = full.retry()
+        assert full is not None and full.retry is not None
+    first = next(
+        seen for seen in await asyncio.to_thread(fake.wait, Kind.SEND, 2) if seen.command.send.producer_id == 0
+    )
+    first.peer.send(receipt(first.command.send, 0))
+    await until(lambda: not producer.children[0].core.pending_messages)
+    # The third message is the first partition's.
+    assert full.retry() is None and next(calls) == 3 and producer.children[0].core.pending_messages == 1
 
 
 async def test_growth_joins_new_partitions_under_the_name(fake: FakeBroker, cores: Cores) -> None:

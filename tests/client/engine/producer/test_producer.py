@@ -24,6 +24,7 @@ from pulsar_native.exceptions import (
     ChecksumError,
     MemoryBufferIsFull,
     NotAllowedError,
+    NotConnected,
     ProducerBusy,
     ProducerFenced,
     ProducerQueueIsFull,
@@ -33,6 +34,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.transaction import TransactionCore
+from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.commands import Kind
@@ -118,6 +121,74 @@ async def test_receipt_of_later_entry_resends_all(fake: FakeBroker, cores: Cores
     again = [seen for seen in fake.seen(Kind.SEND) if seen.peer.number == 1]
     assert payloads(again) == [b"0", b"1", b"2", b"3"]
     assert len(fake.peers) == 2 and fake.peers[0].gone.wait(10)
+    nothing_left(core, producer)
+
+
+def send_in(producer: TopicProducer, transaction: TransactionCore, payload: bytes) -> asyncio.Future[Outcome]:
+    """Publish in a transaction that has the partition, and return what will become of it."""
+    only(producer).joined(transaction)
+    extras = OutgoingMessage(payload)
+    extras.transaction = transaction
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome] = loop.create_future()
+    full = producer.enqueue(
+        payload, b"", extras, lambda *outcome: loop.call_soon_threadsafe(future.set_result, outcome)
+    )
+    assert full is None
+    return future
+
+
+@pytest.mark.asyncio
+async def test_flush_waits_for_overtaken_transaction(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.SEND] = swallow
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core, batching_enabled=False)
+    flushed: list[str] = []
+
+    def flush(name: str) -> None:
+        only(producer).flush_then(lambda _error: flushed.append(name))
+
+    outcomes = [send_in(producer, TransactionCore(TxnId(0, 1), 60.0, time.monotonic()), b"0")]
+    flush("first")
+    outcomes.append(send(producer, b"1"))
+    flush("second")
+    first, second = await asyncio.to_thread(fake.wait, Kind.SEND, 2)
+    second.peer.send(receipt(second.command.send, 8))
+    assert await settled(outcomes[1:]) == [(None, MessageId(-1, 1, 8))]
+    assert not outcomes[0].done() and not flushed
+    first.peer.send(receipt(first.command.send, 9))
+    assert await settled(outcomes[:1]) == [(None, MessageId(-1, 1, 9))]
+    assert flushed == ["first", "second"] and len(fake.peers) == 1
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_overtaken", [True, False])
+async def test_resent_overtaken_entry_dropped_fails(fake: FakeBroker, cores: Cores, is_overtaken: bool) -> None:
+    def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if peer.number == 0:
+            return [receipt(command.send, 8)] if command.send.sequence_id == 1 and is_overtaken else ()
+        # With deduplication: an id as high as this one is stored.
+        return [receipt(command.send, MAXU)]
+
+    def create(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        stored = 1 if peer.number else -1
+        success = pb.CommandProducerSuccess(
+            request_id=command.producer.request_id, producer_name="p", last_sequence_id=stored
+        )
+        return [frame(Kind.PRODUCER_SUCCESS, producer_success=success)]
+
+    fake.answers[Kind.SEND], fake.answers[Kind.PRODUCER] = answer, create
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core, batching_enabled=False)
+    outcomes = [send_in(producer, TransactionCore(TxnId(0, 1), 60.0, time.monotonic()), b"0"), send(producer, b"1")]
+    (await asyncio.to_thread(fake.wait, Kind.SEND, 2))[0]
+    if is_overtaken:
+        await settled(outcomes[1:])
+    fake.peers[0].close()
+    (error, _), (plain, _) = await settled(outcomes)
+    assert plain is None and len(fake.peers) == 2
+    assert isinstance(error, NotConnected) and "deduplication" in str(error) if is_overtaken else error is None
     nothing_left(core, producer)
 
 
