@@ -35,6 +35,7 @@ M = TypeVar("M", bound="MessageFields")
 D = TypeVar("D", bound="DeliveryFields")
 F = TypeVar("F", bound=Callable[..., Any])
 _entry_of, _index_of = attrgetter("entry"), attrgetter("batch_index")
+_TEXT = frozenset({str})
 
 AckRun = tuple[Any, int, int, list[int] | None]
 """Consecutive messages of one entry: entry, first index, number, and the indexes where they do not count up by one."""
@@ -46,7 +47,7 @@ class SingleFields(Protocol):
     @property
     def event_time(self) -> int: ...
     @property
-    def partition_key(self) -> str: ...
+    def partition_key(self) -> str | bytes: ...
     @property
     def partition_key_b64_encoded(self) -> bool: ...
     @property
@@ -57,6 +58,11 @@ class SingleFields(Protocol):
     def sequence_id(self) -> int: ...
     @property
     def properties(self) -> Any: ...
+
+
+def text_of(field: str | bytes) -> str:
+    """Return a text field with invalid UTF-8 replaced; protobuf's runtime returns such text as the bytes it found."""
+    return field if isinstance(field, str) else field.decode("utf-8", "replace")
 
 
 class MessageFields:
@@ -93,13 +99,22 @@ class MessageFields:
         )
 
     def properties(self) -> dict[str, str]:
-        """Return the application's properties; for a repeated key its last value."""
+        """Return the application's properties, invalid UTF-8 replaced; for a repeated key its last value."""
         pairs = self._single().properties
-        return dict(pairs) if type(pairs) is dict else {pair.key: pair.value for pair in pairs}
+        if type(pairs) is dict:
+            return dict(pairs)
+        found = {pair.key: pair.value for pair in pairs}
+        if {*map(type, found), *map(type, found.values())} <= _TEXT:
+            return found
+        return {text_of(key): text_of(value) for key, value in found.items()}
 
     def partition_key(self) -> str:
-        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
-        return self._single().partition_key
+        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients.
+
+        Invalid UTF-8 is replaced; `key_bytes()` returns such a key as published.
+        """
+        key = self._single().partition_key
+        return key if isinstance(key, str) else text_of(key)
 
     def ordering_key(self) -> str:
         """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
@@ -165,7 +180,7 @@ def make_deliveries(kind: type[D], frames: list[Any], attachment: int) -> list[D
 
 
 class EntryFields:
-    """Attributes of a decoded entry."""
+    """Attributes of a decoded entry. The body of `parsed` is released: it would keep the received payload."""
 
     __slots__ = (
         "batch_size",
@@ -187,6 +202,7 @@ class EntryFields:
         self, parsed: Any, body: bytes, delivery: DeliveryFields, *, topic: str, partition: int, schema: Any
     ) -> None:
         self.parsed = parsed
+        parsed.body = b""
         self.body = body
         self.ledger_id = delivery.ledger_id
         self.entry_id = delivery.entry_id

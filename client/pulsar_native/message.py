@@ -7,6 +7,8 @@ are decoded on access. Rules: no I/O; the wire format is read by the entry, not 
 from __future__ import annotations
 
 import base64
+import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,9 +32,8 @@ class EntryView(Protocol):
     is_batch: bool
     first_chunk: MessageId | None
     schema: Any
+    body: bytes
 
-    @property
-    def body(self) -> bytes: ...
     @property
     def publish_time(self) -> int: ...
     @property
@@ -77,9 +78,12 @@ class Message(MessageFields, Generic[T_co]):
         return self._single().partition_key_b64_encoded
 
     def key_bytes(self) -> bytes:
-        """Return the key as bytes."""
-        key = self.partition_key()
-        return base64.b64decode(key) if self.has_base64_encoded_key() else key.encode()
+        """Return the key as bytes: a bytes key decoded, any other as published.
+
+        A key marked as base64 that is no base64 text is returned as published, too.
+        """
+        fields = self._single()
+        return _key_bytes(fields.partition_key, fields.partition_key_b64_encoded)
 
     def ordering_key_bytes(self) -> bytes | None:
         """Return the ordering key as published, None if there is none."""
@@ -137,6 +141,12 @@ class Message(MessageFields, Generic[T_co]):
     def broker_publish_time(self) -> int | None:
         """Return the broker's clock at the entry's arrival, in ms since 1970, None unless it is exposed (PIP-70)."""
         return self.entry.broker_timestamp
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # With an entry of its own: the other messages of its batch are not pickled with it.
+        entry, start = copy.copy(self.entry), self._meta_start
+        entry.body = entry.body[start : self._end]
+        return type(self), (entry, self.batch_index, 0, self._start - start, self._end - start)
 
     def __bool__(self) -> bool:
         # An empty message is a message.
@@ -291,6 +301,10 @@ class RoutedMessage(Message[bytes]):
         """Return whether the key is a bytes key in base64 text."""
         return self._outgoing.key_is_base64
 
+    def key_bytes(self) -> bytes:
+        """Return the key as bytes."""
+        return _key_bytes(self.partition_key(), self._outgoing.key_is_base64)
+
     def ordering_key(self) -> str:
         """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
         key = self._outgoing.ordering_key or ""
@@ -360,8 +374,30 @@ class RoutedMessage(Message[bytes]):
         """Return None: the message is not stored yet."""
         return None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return RoutedMessage, (self._outgoing,)
+
     def __len__(self) -> int:
         return len(self._outgoing.payload)
 
     def __repr__(self) -> str:
         return f"<Message to be routed, {len(self)} bytes>"
+
+
+def _key_bytes(key: str | bytes, is_base64: bool) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    if is_base64:
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(key)
+    return key.encode()
+
+
+def copied_key(message: Message) -> tuple[str | None, bool]:
+    """Return the key for a copy of a message, and whether it is base64 text; one that is not UTF-8 as a bytes key."""
+    if not message.has_key():
+        return None, False
+    fields = message._single()
+    if isinstance(fields.partition_key, bytes):
+        return base64.b64encode(fields.partition_key).decode(), True
+    return fields.partition_key, fields.partition_key_b64_encoded

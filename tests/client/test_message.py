@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
 
-from pulsar_native.message import KeyedMessage, Message, OutgoingMessage, RoutedMessage
+from pulsar_native.message import KeyedMessage, Message, OutgoingMessage, RoutedMessage, copied_key
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -79,6 +81,34 @@ def test_keys() -> None:
     none = Message(Entry(b"", single()), -1, 0, 0, 0)
     assert (none.partition_key(), none.ordering_key(), none.has_key()) == ("", "", False)
     assert Message(Entry(b"", single(partition_key="")), -1, 0, 0, 0).has_key()
+
+
+def with_raw(fields: bytes) -> Message:
+    """Return a message whose metadata have these encoded fields, too."""
+    return Message(Entry(b"", pb.MessageMetadata.FromString(single().SerializeToString() + fields)), -1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\x88\x01\x01"])
+def test_key_invalid_utf8_replaced_bytes_kept(mark: bytes) -> None:
+    message = with_raw(b"\x32\x03k\xff\xfe" + mark)
+    assert (message.partition_key(), message.key_bytes(), message.has_key()) == ("k\ufffd\ufffd", b"k\xff\xfe", True)
+    assert copied_key(message) == ("a//+", True)
+
+
+@pytest.mark.parametrize("text", ["abc", "é", "a2V5M"])
+def test_key_bytes_wrong_base64_as_published(text: str) -> None:
+    message = Message(Entry(b"", single(partition_key=text, partition_key_b64_encoded=True)), -1, 0, 0, 0)
+    assert (message.key_bytes(), copied_key(message)) == (text.encode(), (text, True))
+
+
+def test_copied_key_as_published() -> None:
+    assert copied_key(Message(Entry(b"", single(partition_key="é")), -1, 0, 0, 0)) == ("é", False)
+    assert copied_key(Message(Entry(b"", single()), -1, 0, 0, 0)) == (None, False)
+
+
+def test_properties_invalid_utf8_replaced() -> None:
+    message = with_raw(b"\x22\x06\x0a\x01a\x12\x01\xff" + b"\x22\x06\x0a\x01\xfe\x12\x01b")
+    assert message.properties() == {"a": "\ufffd", "\ufffd": "b"}
 
 
 def test_of_a_repeated_property_the_last_counts() -> None:
@@ -166,6 +196,13 @@ def test_routed_message_shows_what_was_given() -> None:
     assert (message.has_null_value(), message.has_null_partition_key()) == (False, True)
     assert message.int_schema_version() == 3 and message.schema_version_bytes() == parts["schema_version"]
     assert message.schema_version() == "\0\0\0\0\0\0\0\3" and "3 bytes" in repr(message)
+
+
+def test_routed_message_copies_and_key_bytes() -> None:
+    message = RoutedMessage(OutgoingMessage(b"x", partition_key="a2V5MQ==", key_is_base64=True))
+    for routed in (message, copy.copy(message), pickle.loads(pickle.dumps(message))):
+        assert (routed.data(), routed.key_bytes(), routed.has_base64_encoded_key()) == (b"x", b"key1", True)
+    assert RoutedMessage(OutgoingMessage(b"x", partition_key="é")).key_bytes() == "é".encode()
 
 
 def test_routed_message_has_nothing_of_a_stored_one() -> None:

@@ -103,6 +103,12 @@ def test_message_fields_data_outside_body_as_slice(fields: ModuleType, places: t
         assert message.data() == body[places[0] : places[1]]
 
 
+def test_message_fields_invalid_utf8_replaced(fields: ModuleType) -> None:
+    raw = pb.SingleMessageMetadata.FromString(b"\x0a\x06\x0a\x01a\x12\x01\xff\x12\x01\xfe\x18\x00")
+    message = kind_of(fields)(SimpleNamespace(fields=lambda *_: raw), 0, 0, 0, 0)
+    assert (message.partition_key(), message.properties()) == ("\ufffd", {"a": "\ufffd"})
+
+
 def test_message_fields_may_be_null(fields: ModuleType) -> None:
     kind = kind_of(fields)
     null, plain = (
@@ -574,6 +580,8 @@ def test_single_entry_decoder_as_the_usual_one(fields: ModuleType, singles: Any,
         assert getattr(second.entry, attribute) == getattr(wanted.entry, attribute), attribute
     parsed = wanted.entry.parsed
     assert (second.entry.parsed.index, second.entry.parsed.metadata) == (parsed.index, parsed.metadata)
+    # No second copy of the payload is kept: released, or the body itself.
+    assert second.entry.parsed.body == b"" or second.entry.parsed.body is second.entry.body
 
 
 @pytest.mark.parametrize("name", OTHERS)

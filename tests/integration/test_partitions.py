@@ -29,6 +29,7 @@ from pulsar_native import (
     PulsarException,
     RegexSubscriptionMode,
     Result,
+    Timeout,
 )
 from support.apis import Api
 from support.brokers import Broker, NewTopic
@@ -347,6 +348,31 @@ def test_new_partitions_are_noticed(
     received = [consumer.receive(10_000) for _ in sent]
     assert sorted(message.message_id() for message in received) == sorted(sent)
     consumer.acknowledge(received)
+
+
+@pytest.mark.proves("C108")
+def test_growth_delivers_when_all_have_joined(
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats, eventually: Eventually
+) -> None:
+    name = topic(partitions=1)
+    parts = [f"{name}-partition-{index}" for index in range(3)]
+    through = relay(broker.service_url)
+    consumer = api.client(through.service_url).subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, auto_update_partitions_interval_seconds=0.2
+    )
+    # The broker's answer about one of the new partitions is late; the other one's message arrives.
+    through.hold(Command.SUCCESS, TO_CLIENT, times=1)
+    broker.admin("POST", name.replace("://", "/") + "/partitions", 3)
+    for part in parts[1:]:
+        client.create_producer(part).send(b"x")
+    through.wait_for(Command.MESSAGE)
+    eventually(lambda: through.held == 1)
+    with pytest.raises(Timeout):
+        consumer.receive(200)
+    through.release()
+    for _ in parts[1:]:
+        consumer.acknowledge(consumer.receive(10_000).message_id())
+    eventually(lambda: [stats(part)["subscriptions"]["sub"]["msgBacklog"] for part in parts] == [0] * 3)
 
 
 @pytest.mark.proves("C94")

@@ -234,6 +234,23 @@ def test_a_topic_that_is_gone_cannot_be_acknowledged(
 
 
 @pytest.mark.proves("C163")
+def test_a_missing_partition_is_joined_when_it_exists(
+    api: Api, client: Any, broker: Broker, namespace: NewNamespace
+) -> None:
+    place = namespace()
+    broker.admin("PUT", f"persistent/{place}/a-split/partitions", 3)
+    name = f"persistent://{place}/a-split"
+    parts = [f"{name}-partition-{index}" for index in range(3)]
+    publish(client, *parts)
+    broker.admin("DELETE", f"persistent/{place}/a-split-partition-1?force=true")
+    consumer = client.subscribe(re.compile(f"persistent://{place}/a.*"), "sub", initial_position=EARLIEST)
+    assert consumer.topics() == [name] and values(consumer, 2) == [parts[0], parts[2]]
+    publish(client, parts[1])
+    # Of the others nothing is delivered again.
+    assert values(consumer, 1) == [parts[1]]
+
+
+@pytest.mark.proves("C163")
 def test_one_topic_fails_without_the_others(
     api: Api, client: Any, broker: Broker, relay: NewRelay, namespace: NewNamespace, eventually: Eventually
 ) -> None:

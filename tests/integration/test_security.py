@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import ssl
@@ -265,15 +266,21 @@ def test_a_token_that_ends_is_renewed_on_the_same_connection(
 
 
 @pytest.mark.proves("C178")
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
 def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
-    api: Api, secure_broker: Standalone, relay: NewRelay, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    api: Api,
+    secure_broker: Standalone,
+    relay: NewRelay,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
 ) -> None:
     through = relay(secure_broker.service_url)
     broken = False
 
     def supply() -> str:
         if broken:
-            raise RuntimeError("very-secret-vault")
+            raise error("very-secret-vault")
         return secure_broker.token(lifetime_seconds=3)
 
     client = api.client(through.service_url, authentication=AuthenticationToken(supply))

@@ -257,6 +257,7 @@ class Consumer(Receiving[T_co]):
                 if message is None:
                     return []
         except PulsarException:
+            self._inner.put_back(collector.clear())
             self._inner.note_failed_receive(batch=True)
             raise
         except asyncio.CancelledError:

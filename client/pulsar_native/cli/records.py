@@ -7,7 +7,6 @@ reason. The output is flushed by its caller.
 from __future__ import annotations
 
 import argparse
-import base64
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -108,10 +107,7 @@ def _formatted(text: str) -> Render:
 
 
 def _key(message: Message) -> bytes:
-    if not message.has_key():
-        return b""
-    key = message.partition_key()
-    return base64.b64decode(key) if message.has_base64_encoded_key() else key.encode()
+    return message.key_bytes() if message.has_key() else b""
 
 
 def _text(value: object) -> bytes:

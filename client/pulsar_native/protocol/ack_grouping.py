@@ -155,7 +155,11 @@ class AckGroup:
     def add_entry(self, entry: EntryKey, bits: int, size: int) -> None:
         """Record the unacknowledged messages of a batch as the broker delivered it (its ack_set, or all)."""
         mine = self.open_here(entry)
-        self._partial[entry] = (bits if mine is None else bits & mine, size, bits)
+        if mine is None:
+            self._partial[entry] = (bits, size, bits)
+        else:
+            # The broker reports our own acknowledgements too: they stay ours, as it forgets them at an unload.
+            self._partial[entry] = (bits & mine, size, bits | ((1 << size) - 1) & ~mine)
         if self._batch_index:
             # Those acknowledged at the broker were counted before.
             self._counted.setdefault(entry, size - bits.bit_count())

@@ -8,11 +8,11 @@ events.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ConnectError,
@@ -27,7 +27,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, Frame, FrameDecoder
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _REJECTION_WINDOW_SECONDS = 60.0
 # Cached: each attribute access on the enumeration is a search by name.

@@ -80,10 +80,14 @@ class Encryptor:
         try:
             wrapped = [_wrapped(name, data_key, self._reader) for name in self._names]
         except CryptoError:
-            self.due = self._clock() + RETRY_SECONDS
+            self.retry_later()
             raise
         self._current = cipher_of(data_key), wrapped
         self.due = self._clock() + RENEWAL_SECONDS
+
+    def retry_later(self) -> None:
+        """Set the time of the next attempt after one that failed."""
+        self.due = self._clock() + RETRY_SECONDS
 
     def encrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
         """Return the body encrypted, and write the metadata readers need.
@@ -106,13 +110,14 @@ def _wrapped(name: str, data_key: bytes, reader: KeyReader) -> pb.EncryptionKeys
     try:
         info = _checked(reader.get_public_key(name, {}))
         value = wrap(data_key, info.key)
-    except CryptoError as error:
+        # Text may hold a lone surrogate.
+        pairs = [pb.KeyValue(key=key, value=text) for key, text in info.metadata.items()]
+        return pb.EncryptionKeys(key=name, value=value, metadata=pairs)
+    except PulsarException as error:
         raise CryptoError(f"The data key cannot be encrypted for {name!r}: {error.message}") from error
     except CALLBACK_ERRORS as error:
         # The key reader is the application's; any exception of it becomes a CryptoError.
         raise CryptoError(f"The key reader has no public key {name!r}: {type(error).__name__}") from error
-    pairs = [pb.KeyValue(key=key, value=text) for key, text in info.metadata.items()]
-    return pb.EncryptionKeys(key=name, value=value, metadata=pairs)
 
 
 def _checked(info: object) -> EncryptionKeyInfo:

@@ -32,6 +32,9 @@ DELAY_TIME = "DELAY_TIME"
 
 # Number of dead-lettered entries that are recognised when a lost acknowledgement causes their redelivery.
 _KNOWN_AGAIN = 10_000
+# Seconds for which they are recognised on a new attachment: acknowledgements older than this are stored by any broker,
+# and what it delivers again was asked for, as by a reset of the subscription's cursor.
+_ACKNOWLEDGED_AFTER = 60.0
 
 # For a consumer with a retry topic and no dead-letter policy.
 DEFAULT_MAX_RECONSUME_TIMES = 16
@@ -117,7 +120,8 @@ class DeadLetterTracker(Generic[T]):
         self._maximum = max_redeliver_count
         self._remembered: dict[EntryKey, T] = {}
         self._sending: set[EntryKey] = set()
-        self._dead_lettered: dict[EntryKey, None] = {}
+        # With the times at which their dead letters were stored, oldest first.
+        self._dead_lettered: dict[EntryKey, float] = {}
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -151,10 +155,10 @@ class DeadLetterTracker(Generic[T]):
                 others.append(entry)
         return dead, others
 
-    def arrived(self, entry: EntryKey) -> None:
+    def arrived(self, entry: EntryKey, now: float) -> None:
         """Record that the dead letter of an entry is stored."""
         self._sending.discard(entry)
-        self._dead_lettered[entry] = None
+        self._dead_lettered[entry] = now
         if len(self._dead_lettered) > _KNOWN_AGAIN:
             del self._dead_lettered[next(iter(self._dead_lettered))]
 
@@ -166,9 +170,16 @@ class DeadLetterTracker(Generic[T]):
         """Remove an entry that the application acknowledged."""
         self._remembered.pop(entry, None)
 
-    def reattached(self) -> None:
-        """Forget entries at their last delivery: with a new attachment the broker redelivers them with their counts."""
+    def reattached(self, now: float) -> None:
+        """Forget entries at their last delivery: with a new attachment the broker redelivers them with their counts.
+
+        Forget dead-lettered ones, too, whose acknowledgements are certainly stored.
+        """
         self._remembered.clear()
+        for entry, stored in list(self._dead_lettered.items()):
+            if now - stored <= _ACKNOWLEDGED_AFTER:
+                break
+            del self._dead_lettered[entry]
 
     def on_seek(self) -> None:
         """Forget dead-lettered entries too: after a seek the application may want them again."""

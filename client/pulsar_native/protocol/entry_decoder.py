@@ -21,6 +21,7 @@ from pulsar_native._message_fields import (
     SingleFields,
     make_messages,
     make_uniform_messages,
+    text_of,
 )
 from pulsar_native.crypto import EncryptionContext
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
@@ -42,6 +43,13 @@ _ValidationError = pb.CommandAck.ValidationError
 
 Together = Callable[[EntryKey, ParsedEntry, bytes | memoryview], ChunkedMessage | None]
 """Function that accepts a chunk and returns its message when all chunks are present."""
+
+
+# Attributes of an entry that are pickled as they are.
+_PICKLED = (
+    "batch_size", "body", "decryption_failed", "entry_id", "first_chunk", "is_batch", "ledger_id", "partition",
+    "publish_time", "redelivery_count", "schema", "topic",
+)  # fmt: skip
 
 
 class Corrupt(Exception):
@@ -98,7 +106,8 @@ class ReceivedEntry(EntryFields):
     @property
     def producer_name(self) -> str:
         """The producer's name."""
-        return self.parsed.metadata.producer_name
+        name = self.parsed.metadata.producer_name
+        return name if isinstance(name, str) else text_of(name)
 
     @property
     def first_sequence_id(self) -> int:
@@ -131,6 +140,20 @@ class ReceivedEntry(EntryFields):
         """Return a payload decoded with the consumer's schema."""
         decode_any = self.schema.decode_any
         return self.schema.decode(data, self.schema_version) if decode_any is None else decode_any(data)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # In plain types, so that the other codec can read it.
+        parsed = self.parsed
+        state: dict[str, Any] = {name: getattr(self, name) for name in _PICKLED}
+        state["parsed"] = ParsedEntry(parsed.metadata, b"", parsed.broker_timestamp, parsed.index, parsed.checksum_ok)
+        return _unpickled, (state,)
+
+
+def _unpickled(state: dict[str, Any]) -> ReceivedEntry:
+    entry = ReceivedEntry.__new__(ReceivedEntry)
+    for name, value in state.items():
+        setattr(entry, name, value)
+    return entry
 
 
 MessageSpan = tuple[int, int, int]

@@ -10,7 +10,6 @@ there, everything else on the loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,6 +18,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.loop import Engine
 from pulsar_native.exceptions import PulsarException, log_text
 from pulsar_native.message import Message
@@ -38,7 +38,7 @@ from pulsar_native.push.key_queue import KeyQueue, KeyQueues
 from pulsar_native.push.partition_poller import Counts, Item, PartitionPoller
 from pulsar_native.push.send_message_back import FALLBACK_LEVEL, Again, next_step, tries_of
 
-_log = logging.getLogger("pulsar_native.push_consumer")
+_log = get_logger("pulsar_native.push_consumer")
 
 Status = ConsumeConcurrentlyStatus | ConsumeOrderlyStatus
 

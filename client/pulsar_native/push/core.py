@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import threading
 import time
@@ -18,6 +17,7 @@ from enum import Enum
 from typing import Any
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
 from pulsar_native.config.base import check_function
 from pulsar_native.engine.client import ClientCore
@@ -52,7 +52,7 @@ from pulsar_native.schema.registered import wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 
-_log = logging.getLogger("pulsar_native.push_consumer")
+_log = get_logger("pulsar_native.push_consumer")
 
 # Pause in seconds of a partition whose stored offset is invalid, before it is read from its beginning.
 MEND = 10.0

@@ -7,17 +7,17 @@ the `.bak` where the file is missing or damaged. Blocks on the disk: not for the
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
 from pulsar_native.push.offset_file import decode_offsets, encode_offsets
 
-_log = logging.getLogger("pulsar_native.push_consumer")
+_log = get_logger("pulsar_native.push_consumer")
 
 _FOLDER = ".pulsar_native_offsets"
 

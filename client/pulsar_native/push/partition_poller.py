@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import PulsarException, log_text
@@ -26,7 +26,7 @@ from pulsar_native.push.flow_control import FlowControl, Limits
 from pulsar_native.push.process_queue import Ascending, ProcessQueue, Taken
 from pulsar_native.topic import TopicName
 
-_log = logging.getLogger("pulsar_native.push_consumer")
+_log = get_logger("pulsar_native.push_consumer")
 
 Item = Taken[Message]
 MessageFilter = Callable[[Message], bool]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pulsar_native import _validation
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import MessageQueue, compiled_form
 from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from pulsar_native.sync.transaction import Transaction
 
-_log = logging.getLogger("pulsar_native")
+_log = get_logger("pulsar_native")
 
 T = TypeVar("T")
 _MIB = 1024 * 1024
@@ -175,6 +175,8 @@ class Receiving(Closeable, Generic[T_co]):
 
     def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in order of arrival until `take` returns something; None at the deadline (monotonic seconds)."""
+        if deadline is None or deadline > time.monotonic():
+            self._engine.check_may_wait()
         while True:
             wait = Wait()
             self._inner.wait_then(wait.wake)
@@ -398,7 +400,7 @@ class Consumer(Receiving[T_co]):
         """Return messages up to the limits of `batch_receive_policy`, or none. Blocks; thread-safe.
 
         A message that cannot be decrypted is left out as by `receive`. Raises `AlreadyClosed`, `Interrupted`, and
-        `InvalidConfiguration` on a consumer with a `message_listener`.
+        `InvalidConfiguration` on a consumer with a `message_listener`; what it had collected then stays queued.
         """
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
@@ -418,8 +420,11 @@ class Consumer(Receiving[T_co]):
                 self._inner.put_back(collector.clear())
                 if message is None:
                     return []
-        except PulsarException:
-            self._inner.note_failed_receive(batch=True)
+        except BaseException as error:
+            # Of an interrupted call, too.
+            self._inner.put_back(collector.clear())
+            if isinstance(error, PulsarException):
+                self._inner.note_failed_receive(batch=True)
             raise
 
     def receive_arrow(

@@ -99,8 +99,10 @@ cdef inline Py_ssize_t _varint(Bytes data, Py_ssize_t at, Py_ssize_t stop, uint6
 cdef inline Py_ssize_t _span(Bytes data, Py_ssize_t at, Py_ssize_t stop, Span* span) noexcept nogil:
     """Read a size and skip as many bytes; return their end, -1 when that is behind `stop`."""
     cdef uint64_t size = 0
+    cdef Py_ssize_t begin = at
     at = _varint(data, at, stop, &size)
-    if at < 0 or size > <uint64_t>(stop - at):
+    # protobuf's parser refuses sizes of more than five bytes.
+    if at < 0 or at - begin > 5 or size > <uint64_t>(stop - at):
         return -1
     span.start = <uint32_t>at
     span.size = <uint32_t>size
@@ -1102,6 +1104,7 @@ cdef bint _read_message_id(MessageCommand made, Bytes data, Py_ssize_t at, Py_ss
     while at < stop:
         tag = data[at]
         if tag == 0x18 and stop - at >= 11 and not memcmp(data + at + 1, _MINUS_ONE, 10):
+            made.partition = -1
             at += 11
             continue
         at = _varint(data, at + 1, stop, &value)
@@ -1235,10 +1238,13 @@ cdef bint _read_metadata_fields(ScannedEntry made, Bytes data, Py_ssize_t at, Py
     cdef Span span
     cdef Pair pair
     cdef uint64_t tag = 0
+    cdef Py_ssize_t begin
     cdef int seen = 0
     while at < stop:
+        begin = at
         at = _varint(data, at, stop, &tag)
-        if at < 0:
+        # protobuf's parser refuses tags of more than five bytes; ordinary ones have two at most.
+        if at < 0 or at - begin > 2:
             return False
         if tag & 7 == 2:
             at = _span(data, at, stop, &span)

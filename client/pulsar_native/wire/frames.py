@@ -12,7 +12,6 @@ and the frames before the malformed one in the same input are lost with it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.exceptions import ProtocolViolation
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.pulsar_api_pb2 import BaseCommand
@@ -51,7 +51,7 @@ VARINT_LAST = tuple(bytes((value,)) for value in range(128))
 VARINT_MORE = tuple(bytes((value | 128,)) for value in range(128))
 """A varint byte that others follow, by its seven bits."""
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Frame(NamedTuple):

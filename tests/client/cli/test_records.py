@@ -63,6 +63,8 @@ def test_format_of_binary_key_and_no_key() -> None:
     coded = received(b"x", partition_key="/wA=", partition_key_b64_encoded=True)
     assert render("--format", "%k")(coded) == b"\xff\x00"
     assert render("--format", "[%k]%K")(received(b"x")) == b"[]0"
+    wrong = received(b"x", partition_key="abc", partition_key_b64_encoded=True)
+    assert render("--format", "%k")(wrong) == b"abc"
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,22 @@ def test_reattached_others_acks_may_reopen() -> None:
     assert group.partial((1, 1)) == 0b1110
 
 
+def test_own_acks_reported_back_stay_own() -> None:
+    group = AckGroup(batch_index=True)
+    group.add_entry((1, 1), 0b1111, 4)
+    group.add((1, 1), 0, 4)
+    # Redelivered after a negative acknowledgement, without what the broker knows to be acknowledged here ...
+    group.add_entry((1, 1), 0b1110, 4)
+    group.add((1, 1), 1, 4)
+    # ... and whole after an unload, at which the broker forgets it.
+    group.add_entry((1, 1), 0b1111, 4)
+    assert group.partial((1, 1)) == 0b1100
+    # Complete now: no message counts as acknowledged by others.
+    group.add((1, 1), 2, 4)
+    assert group.add((1, 1), 3, 4)
+    assert group.drain()[0] == [(1, 1, None)]
+
+
 @pytest.mark.proves("C112")
 def test_add_complete_batch_excludes_others() -> None:
     group = AckGroup(batch_index=False)

@@ -185,6 +185,30 @@ def test_encrypt_without_key_follows_failure_action() -> None:
     assert body == b"body" and not metadata.encryption_keys and not metadata.HasField("encryption_param")
 
 
+@pytest.mark.parametrize("metadata", [{"a": 5}, {"a": b"\xff"}, {"a": "\ud800"}, None], ids=repr)
+def test_renew_unusable_metadata_raises_crypto_error(metadata: Any) -> None:
+    class Changing(Ring):
+        def get_public_key(self, key_name: str, metadata_so_far: Mapping[str, str]) -> EncryptionKeyInfo:
+            info = super().get_public_key(key_name, metadata_so_far)
+            info.metadata = metadata
+            return info
+
+    time = Time()
+    made = encryptor(Changing("a"), "a", time=time)
+    with pytest.raises(CryptoError, match="no public key 'a'"):
+        made.renew()
+    assert made.due == time.now + RETRY_SECONDS
+
+
+def test_renew_invalid_key_info_names_mistake() -> None:
+    class Wrong(Ring):
+        def get_public_key(self, key_name: str, metadata: Any) -> EncryptionKeyInfo:
+            return EncryptionKeyInfo(pair(key_name)[0], {"version": 2})  # type: ignore[dict-item]
+
+    with pytest.raises(CryptoError, match="for 'a': The metadata of a key must be a mapping of str to str"):
+        encryptor(Wrong("a"), "a").renew()
+
+
 def test_renew_invalid_reader_result_raises() -> None:
     class Wrong:
         def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> Any:

@@ -43,7 +43,7 @@ def test_delivered_in_transit_dropped() -> None:
     dead.failed(KEY)
     assert dead.refused([KEY]) == ([], [KEY])
     assert dead.delivered(KEY, 2, "again") is Verdict.SEND
-    dead.arrived(KEY)
+    dead.arrived(KEY, 0.0)
     # Its acknowledgement may be lost with a connection: it is given once more, and the entry never again.
     assert dead.delivered(KEY, 0, "again") is Verdict.ACKNOWLEDGE
     dead.on_seek()
@@ -56,9 +56,20 @@ def test_reattached_keeps_in_transit() -> None:
     for number in (1, 2):
         dead.delivered((1, number), 1, "x")
     dead.refused([(1, 2)])
-    dead.reattached()
+    dead.reattached(0.0)
     assert dead.refused([(1, 1), (1, 2)]) == ([], [(1, 1)])
     assert dead.delivered((1, 2), 0, "again") is Verdict.DROP
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(60.0, Verdict.ACKNOWLEDGE), (60.1, Verdict.GIVE)])
+def test_reattached_forgets_stored_dead_letters(seconds: float, verdict: Verdict) -> None:
+    dead: DeadLetterTracker[str] = DeadLetterTracker(1)
+    dead.arrived(KEY, 5.0)
+    dead.arrived((1, 2), 6.0)
+    dead.reattached(5.0 + seconds)
+    # Late redeliveries were asked for, as by a reset of the cursor; early ones are of lost acknowledgements.
+    assert dead.delivered(KEY, 0, "again") is verdict
+    assert dead.delivered((1, 2), 0, "again") is Verdict.ACKNOWLEDGE
 
 
 def test_acknowledged_is_no_dead_letter() -> None:
@@ -72,7 +83,7 @@ def test_acknowledged_is_no_dead_letter() -> None:
 def test_dead_lettered_entries_bounded() -> None:
     dead: DeadLetterTracker[str] = DeadLetterTracker(1)
     for number in range(10_001):
-        dead.arrived((1, number))
+        dead.arrived((1, number), 0.0)
     assert dead.delivered((1, 0), 0, "x") is Verdict.GIVE
     assert dead.delivered((1, 1), 0, "x") is Verdict.ACKNOWLEDGE
 
@@ -84,6 +95,8 @@ class DeadLettersModel(RuleBasedStateMachine):
         super().__init__()
         self.dead: DeadLetterTracker[int] = DeadLetterTracker(2)
         self.state: dict[tuple[int, int], str] = {}
+        self.stored: dict[tuple[int, int], float] = {}
+        self.now = 0.0
 
     @rule(entry=entries, count=st.integers(0, 4))
     def delivered(self, entry: tuple[int, int], count: int) -> None:
@@ -107,8 +120,12 @@ class DeadLettersModel(RuleBasedStateMachine):
     @rule(entry=entries, well=st.booleans())
     def settled(self, entry: tuple[int, int], well: bool) -> None:
         if self.state.get(entry) == "sending":
-            (self.dead.arrived if well else self.dead.failed)(entry)
+            if well:
+                self.dead.arrived(entry, self.now)
+            else:
+                self.dead.failed(entry)
             self.state[entry] = "dead-lettered" if well else "open"
+            self.stored[entry] = self.now
 
     @rule(entry=entries)
     def acknowledged(self, entry: tuple[int, int]) -> None:
@@ -116,10 +133,13 @@ class DeadLettersModel(RuleBasedStateMachine):
         if self.state.get(entry) == "last":
             self.state[entry] = "open"
 
-    @rule()
-    def reattached(self) -> None:
-        self.dead.reattached()
-        self.state = {entry: "open" if state == "last" else state for entry, state in self.state.items()}
+    @rule(passed=st.sampled_from([0.0, 30.0, 60.0, 61.0]))
+    def reattached(self, passed: float) -> None:
+        self.now += passed
+        self.dead.reattached(self.now)
+        for entry, state in self.state.items():
+            if state == "last" or (state == "dead-lettered" and self.now - self.stored[entry] > 60):
+                self.state[entry] = "open"
 
 
 TestDeadLetters = pytest.mark.proves("C149", "C152")(DeadLettersModel.TestCase)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import environments
+from pulsar_native._message_fields import is_compiled
 from pulsar_native.arrow.entry_slice import EntrySlice
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError
@@ -426,6 +433,68 @@ def test_decode_hostile_entries(body: bytes, count: int, compression: int, size:
 def test_decode_any_bytes(payload: bytes) -> None:
     with contextlib.suppress(Corrupt, Undecryptable):
         decoded(payload)
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
+@pytest.mark.parametrize("encode", [single_entry, lambda body, **fields: batch_entry([body], **fields)])
+def test_decode_releases_received_payload(encode: Any, compression: CompressionType) -> None:
+    entry = decoded(encode(b"hello" * 50, compression=compression)).entry
+    assert entry.parsed.body == b"" and b"hello" * 50 in entry.body
+
+
+def test_decode_producer_name_invalid_utf8_replaced() -> None:
+    payload = assemble(metadata_of(producer_name="pp").SerializeToString().replace(b"pp", b"p\xff"), b"body")
+    (message,) = decoded(payload).messages()
+    assert message.producer_name() == "p\ufffd"
+
+
+# --- pickling ---------------------------------------------------------------------------------------------------
+
+PICKLED = {
+    "single": single_entry(b"hello", partition_key="k", properties=[pb.KeyValue(key="a", value="1")]),
+    "compressed": single_entry(b"hello", compression=CompressionType.LZ4, schema_version=b"\0\3"),
+    "batch": batch_entry(
+        [b"first" * 99, b"hello"], singles=[{}, {"partition_key": "k", "event_time": 5}], broker=BROKER
+    ),
+}
+
+
+def seen(message: Message) -> tuple[object, ...]:
+    """Return what a message shows."""
+    id_ = message.message_id()
+    return (
+        type(message), message.data(), message.value(), id_, id_.batch_size(), id_.topic_name(), message.properties(),
+        message.partition_key(), message.event_timestamp(), message.publish_timestamp(), message.producer_name(),
+        message.sequence_id(), message.redelivery_count(), message.schema_version(), message.index(),
+        message.broker_publish_time(), message.has_null_value(), len(message),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICKLED)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda message: pickle.loads(pickle.dumps(message))])
+def test_message_copies_equal(name: str, copied: Callable[[Message], Message]) -> None:
+    message = decoded(PICKLED[name], count=2).messages()[-1]
+    assert seen(copied(message)) == seen(copied(copied(message))) == seen(message)
+
+
+def test_message_pickle_without_rest_of_batch() -> None:
+    message = decoded(PICKLED["batch"]).messages()[-1]
+    assert b"hello" in pickle.dumps(message) and b"firstfirst" not in pickle.dumps(message)
+
+
+_SHOW = "import pickle, sys; m = pickle.load(sys.stdin.buffer); print(m, m.data(), m.partition_key(), m.index())"
+
+
+@pytest.mark.skipif(bool(environments.no_speedups()), reason="needs both implementations")
+def test_message_pickle_loads_with_other_codec() -> None:
+    message = decoded(PICKLED["batch"]).messages()[-1]
+    message.entry.schema = None
+    other = "python" if is_compiled else "compiled"
+    loaded = subprocess.run(
+        [sys.executable, "-c", _SHOW], input=pickle.dumps(message), env={**os.environ, _impl.VARIABLE: other},
+        capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert loaded.stdout.decode().strip() == f"{message} b'hello' k 41"
 
 
 def test_decode_keyed_schema_messages() -> None:

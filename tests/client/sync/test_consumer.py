@@ -14,6 +14,7 @@ from pulsar_native import Client, Consumer, ConsumerBatchReceivePolicy, Consumer
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
+    Interrupted,
     InvalidConfiguration,
     InvalidMessage,
     NotAllowedError,
@@ -275,6 +276,47 @@ def test_receipt_waited_for_in_callback_refused(fake: FakeBroker, client: Client
 
     producer.send_async(b"x", callback)
     assert done.wait(10) and raised == [OperationNotSupported]
+
+
+def test_receive_in_callback_refused(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a", b"b")
+    policy = ConsumerBatchReceivePolicy(3, -1, -1)
+    consumer = client.subscribe("t", "s", batch_receive_policy=policy)
+    wait_until(lambda: consumer.stats().msg_num_in_receiver_queue == 2)
+    producer = client.create_producer("other")
+    raised: list[type[Exception]] = []
+    done = threading.Event()
+
+    def callback(_result: object, _place: MessageId) -> None:
+        calls = (consumer.batch_receive, consumer.receive, consumer.receive, consumer.receive)
+        for call in (*calls, lambda: consumer.receive(10_000), lambda: consumer.receive_arrow(timeout_millis=None)):
+            try:
+                call()
+            except (OperationNotSupported, Timeout) as error:
+                raised.append(type(error))
+        done.set()
+
+    producer.send_async(b"x", callback)
+    # Two messages are there: what the batch had collected stays queued for the next calls, which need not wait.
+    assert done.wait(10) and raised == [OperationNotSupported] * 4
+    assert consumer.stats().num_msgs_received == 2
+
+
+def test_batch_receive_interrupted_keeps_messages(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeTopic(fake, b"a", b"b")
+    consumer = client.subscribe("t", "s", batch_receive_policy=ConsumerBatchReceivePolicy(3, -1, -1))
+    wait_until(lambda: consumer.stats().msg_num_in_receiver_queue == 2)
+
+    def interrupted(*_: object) -> bool:
+        raise Interrupted("The call was interrupted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sync_consumer.Wait, "wait", interrupted)
+        with pytest.raises(Interrupted):
+            consumer.batch_receive()
+    assert [consumer.receive(5000).data() for _ in range(2)] == [b"a", b"b"]
 
 
 def test_negative_acknowledge_redelivers_after_delay(fake: FakeBroker, client: Client) -> None:

@@ -137,6 +137,20 @@ def test_parse_entry_malformed_is_checksum_error(data: bytes) -> None:
         parse_entry(data)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "e0808080808000 05",  # the event time with a tag of seven bytes
+        "b2808080808000 016b",  # the key, the same
+        "32 818080808000 6b",  # the key with a size of six bytes
+        "22 0b 0a 818080808000 61 1201 62",  # a property's key, the same
+    ],
+)
+def test_parse_entry_overlong_number_is_checksum_error(field: str) -> None:
+    with pytest.raises(ChecksumError, match="metadata"):
+        parse_entry(entry(METADATA.SerializeToString() + bytes.fromhex(field.replace(" ", ""))))
+
+
 def test_parse_entry_truncated_is_checksum_error() -> None:
     whole = entry(broker=BROKER)
     for length in range(len(whole)):

@@ -260,6 +260,13 @@ def test_receive_message_fields(own: dict[str, Any], partition: int | None) -> N
         got.HasField("nothing")
 
 
+def test_receive_message_last_partition_counts() -> None:
+    place = "0807 1003 1803 18ffffffffffffffffff01"
+    body = bytes.fromhex(f"0809 4a15 0807 1211 {place}")
+    (found,) = received([frame(body, b"payload")])
+    assert found.command.message.message_id.partition == -1
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import PendingAcks
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.engine.connection import Connection
@@ -44,7 +44,7 @@ from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
 from pulsar_native.wire.entry import EntryKey
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 # With a longer group time, or smaller groups, a full group must be sent immediately, and each message is counted.
 _QUICK_GROUP_SECONDS = 1.0

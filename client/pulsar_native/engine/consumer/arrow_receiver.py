@@ -17,7 +17,7 @@ from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.loop import reuse_blocks
-from pulsar_native.exceptions import CryptoError, InvalidConfiguration, PulsarException
+from pulsar_native.exceptions import CryptoError, InvalidConfiguration
 
 if TYPE_CHECKING:
     import pyarrow
@@ -89,7 +89,8 @@ class ArrowReceiver:
             )
         try:
             batch = self._record_batch()
-        except PulsarException:
+        except BaseException:
+            # Of whatever kind: what was collected would be lost.
             self.put_back()
             raise
         ranges: list[EntryRange] = []

@@ -7,10 +7,10 @@ of incomplete messages.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
@@ -18,7 +18,7 @@ from pulsar_native.enums import SubscriptionMode
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
 from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 
 def assembly_of(config: ConsumerConfig) -> ChunkAssembly:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, Protocol
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.arrow.columns import EntryRows
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
@@ -49,7 +49,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 from pulsar_native.wire.frames import Frame
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 # Assumed without a connection, in bytes.
 _MAX_MESSAGE_SIZE = 1 << 23
@@ -363,6 +363,11 @@ class PartitionConsumer(Handler):
         """Record that the topic is terminated and everything acknowledged."""
         self.reached_end = True
         self._on_arrival(self)
+
+    def start_delivery(self, on_arrival: Callable[[PartitionConsumer], None]) -> None:
+        """Report arrivals from now on, and immediately what arrived before. On the loop."""
+        self._on_arrival = on_arrival
+        on_arrival(self)
 
     def look_again(self) -> None:
         """Wake those who wait for messages. On the loop."""

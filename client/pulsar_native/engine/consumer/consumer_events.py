@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import threading
 import weakref
 from collections import deque
@@ -18,9 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerEventListener
 
-_log = logging.getLogger("pulsar_native.listener")
+_log = get_logger("pulsar_native.listener")
 
 Submit = Callable[[Callable[[], None]], None]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import string
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.consumer.ack_receipts import Done, completing
@@ -24,7 +24,7 @@ from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
-from pulsar_native.message import Message, OutgoingMessage
+from pulsar_native.message import Message, OutgoingMessage, copied_key
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.dead_letter import (
@@ -45,7 +45,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 from pulsar_native.wire.entry import EntryKey
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 Acknowledge = Callable[[Message, Done], None]
 Dead = list[tuple[EntryKey, Decoded]]
@@ -168,7 +168,7 @@ class DeadLetterRouter:
 
     def reattached(self) -> None:
         """Forget entries at their last delivery, but not dead letters in transit."""
-        self._dead.reattached()
+        self._dead.reattached(time.monotonic())
 
     def on_seek(self) -> None:
         """Forget all entries: the subscription was moved."""
@@ -205,10 +205,10 @@ class DeadLetterRouter:
         failure = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failure is None:
             with self._context.lock:
-                self._dead.arrived(key)
+                self._dead.arrived(key, time.monotonic())
             self.acks.add(key, -1, 0)
             return None
-        if not isinstance(failure, PulsarException):
+        if not isinstance(failure, Exception):
             raise failure
         for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, BaseException):
@@ -217,6 +217,7 @@ class DeadLetterRouter:
         _log.warning(
             "%s: cannot send %d:%d to the dead-letter topic %s, it is redelivered: %s",
             self._context.describe(), *key, self.dead_letter_topic, failure,
+            exc_info=None if isinstance(failure, PulsarException) else failure,
         )  # fmt: skip
         return key
 
@@ -404,12 +405,12 @@ def _is_usable(task: asyncio.Task[TopicProducer]) -> bool:
 
 
 def _outgoing(message: Message, properties: dict[str, str], deliver_at: int | None) -> OutgoingMessage:
-    has_key = message.has_key()
+    key, key_is_base64 = copied_key(message)
     return OutgoingMessage(
         message.data(),
         properties=properties,
-        partition_key=message.partition_key() if has_key else None,
-        key_is_base64=has_key and message.has_base64_encoded_key(),
+        partition_key=key,
+        key_is_base64=key_is_base64,
         ordering_key=message.ordering_key_bytes(),
         event_timestamp=message.event_timestamp() or None,
         deliver_at=deliver_at,

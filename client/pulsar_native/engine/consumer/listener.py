@@ -7,16 +7,16 @@ the first listener and ended with the client.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native.exceptions import PulsarException
 
-_log = logging.getLogger("pulsar_native.listener")
+_log = get_logger("pulsar_native.listener")
 
 Drain = Callable[[], None]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import MessageQueue
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import EntryRows
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 # Messages prefetched at a partition's turn while others have messages, too.
 _PREFETCH_OF_TURN = 31
@@ -347,13 +347,10 @@ class MultiTopicsConsumer:
 
     def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Acknowledge messages of any of the topics; `done` waits for the receipts."""
-        children = self.children
-        if not self.subscriptions.changes and len(children) == 1:
-            children[0].acknowledge(ids, done)
-            return
         grouped: dict[PartitionConsumer, list[MessageId]] = {}
+        owner = self.subscriptions.owner
         for message_id in ids:
-            grouped.setdefault(self.owner(message_id), []).append(message_id)
+            grouped.setdefault(owner(message_id), []).append(message_id)
         if done is not None and len(grouped) > 1:
             done = AllDone(len(grouped), done)
         for child, own in grouped.items():

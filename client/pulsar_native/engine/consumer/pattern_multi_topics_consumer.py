@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions
@@ -32,7 +32,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from pulsar_native.engine.client_context import ClientContext
 
-_log = logging.getLogger("pulsar_native.pattern")
+_log = get_logger("pulsar_native.pattern")
 
 TopicsChanged = Callable[[list[str], list[str]], None]
 """Called on the loop with the topics added to and removed from a consumer."""
@@ -207,7 +207,7 @@ class PatternTopicsWatcher:
         change = self._wanted.change(self._subscriptions.topics)
         for topic in change.removed:
             await self._subscriptions.remove_topic(topic)
-        grown = change.grown if self._subscriptions.config.auto_update_partitions else []
+        grown = {*change.grown, *self._subscriptions.incomplete}
         works = [*(self._add(topic) for topic in change.added), *(self._grow(topic) for topic in grown)]
         results = await asyncio.gather(*works, return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]

@@ -7,12 +7,12 @@ registered with `for_each_and_listen` misses no change and receives none twice. 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar, overload
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native._type_vars import T_co
 from pulsar_native.config.base import check_function
 from pulsar_native.exceptions import InvalidConfiguration
@@ -20,7 +20,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaType
 
-_log = logging.getLogger("pulsar_native.table_view")
+_log = get_logger("pulsar_native.table_view")
 
 Action = Callable[[str, Any], Any]
 """Called with a key and its value; None (b"" under the schema of bytes) means that the key was removed."""

@@ -1,19 +1,21 @@
 """Topic subscriptions of a multi-topics consumer: its topics, and the `PartitionConsumer`s of their partitions.
 
-Rules: what happens to a partition is passed on by the functions of `SubscriptionEvents`. All partitions of a topic are
-subscribed or none. The lists are replaced, never changed, since other threads read them without a lock. A message id is
-routed to its consumer by its topic. Changes are on the loop; reading is thread-safe.
+Rules: what happens to a partition is passed on by the functions of `SubscriptionEvents`, arrivals only when the
+partition is in the lists: before, its messages could not be acknowledged. All partitions of a topic are subscribed or
+none, except that where topics are not created, partitions that do not exist are left out until they do. The lists are
+replaced, never changed, since other threads read them without a lock. A message id is routed to its consumer by its
+topic. Changes are on the loop; reading is thread-safe.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import PendingAcks
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.close import close, unsubscribe
@@ -30,6 +32,7 @@ from pulsar_native.exceptions import (
     NotConnected,
     OperationNotSupported,
     PulsarException,
+    TopicNotFound,
     log_text,
 )
 from pulsar_native.message_id import MessageId
@@ -40,7 +43,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 
 class SubscriptionsClient(ConsumerClient, Protocol):
@@ -98,6 +101,10 @@ class TopicSubscriptions:
         # True if an API dequeues from the prefetch buffers.
         self.prefetches = False
         self._tasks: list[asyncio.Task[None]] = []
+        # Partitions that did not exist when their topic was subscribed to.
+        self._missing: dict[TopicName, list[TopicName]] = {}
+        # The period and a topics pattern both look for partitions: they must not subscribe to the same ones.
+        self._update_lock = asyncio.Lock()
         # One decoder per topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -107,7 +114,7 @@ class TopicSubscriptions:
                 "receiver_queue_size=0 is for one topic without partitions: of several it is not known which "
                 "to ask for the next message; use receiver_queue_size=1, or subscribe to one partition by its name"
             )
-        self.children = [self._create(name, len(names), first=first) for name in names]
+        self.children = [self._create(name, len(names), first=first, on_arrival=events.on_arrival) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
         # By topic, where the APIs may add acknowledged messages without a lock: `AckGroupingTracker.fast_path`.
         self.fast_acks: dict[str, PendingAcks] = {}
@@ -141,26 +148,39 @@ class TopicSubscriptions:
                         _log.warning("%s: cannot join new partitions yet: %s", self._describe(topic), log_text(error))
 
     async def update_partitions(self, topic: TopicName) -> None:
-        """Subscribe to added partitions; failures are retried next time."""
-        known = self.topics[topic]
-        count = await self._client.partition_count(topic, auto_create=not self.changes)
+        """Subscribe to added partitions, and to those that did not exist before; failures are retried next time."""
+        async with self._update_lock:
+            await self._update_partitions(topic)
+
+    async def _update_partitions(self, topic: TopicName) -> None:
+        known = count = self.topics.get(topic, 0)
+        if known and self.config.auto_update_partitions:
+            count = await self._client.partition_count(topic, auto_create=not self.changes)
         if count < known:
             _log.warning("%s has %d partitions, fewer than the %d consumed: ignored", topic, count, known)
-        if count <= known or topic not in self.topics:
+            count = known
+        names = [*self._missing.get(topic, ()), *(topic.with_partition(index) for index in range(known, count))]
+        if not names or topic not in self.topics:
             return
         config = self.config
         if config.subscription_mode is SubscriptionMode.NonDurable:
             # Messages published before the partition was discovered have no subscription to wait in.
             config = config.replace(start_message_id=MessageId.earliest)
-        total = len(self.children) + count - known
-        added = [self._create(topic.with_partition(index), total, config) for index in range(known, count)]
-        await self._join(topic, count, added)
+        total = len(self.children) + len(names)
+        await self._join(topic, count, [self._create(name, total, config) for name in names])
+        if count == known:
+            return
         _log.info("%s now has %d partitions", self._describe(topic), count)
         if self._events.on_partitions_change is not None:
             self._events.on_partitions_change(topic, count)
 
+    @property
+    def incomplete(self) -> list[TopicName]:
+        """Topics with partitions that did not exist when they were subscribed to."""
+        return [topic for topic, names in self._missing.items() if names]
+
     async def add_topic(self, topic: TopicName, count: int) -> None:
-        """Subscribe to one more topic, with all its partitions or not at all."""
+        """Subscribe to one more topic, with all its existing partitions or not at all."""
         if topic in self.topics:
             return
         self._decoders[topic] = self._schema.for_topic()
@@ -172,14 +192,32 @@ class TopicSubscriptions:
             raise
 
     async def _join(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
+        is_growth = topic in self.topics
         try:
-            await gather_settled(open_at_start(child) for child in added)
-            if self.has_ended or self._is_unsubscribing:
-                raise AlreadyClosed("The consumer was closed meanwhile", topic=topic.full)
+            found = await gather_settled(self._open_existing(child) for child in added)
+            if self.has_ended or self._is_unsubscribing or (is_growth and topic not in self.topics):
+                raise AlreadyClosed("The consumer, or its topic, was closed meanwhile", topic=topic.full)
+            if not is_growth and not any(found):
+                raise added[0].failure or TopicNotFound("The topic does not exist", topic=topic.full)
         except BaseException:
             await gather(close(child) for child in added)
             raise
-        self._put_in(topic, count, added)
+        missing = [child.topic for child, exists in zip(added, found, strict=True) if not exists]
+        if missing and missing != self._missing.get(topic):
+            names = ", ".join(map(str, missing))
+            _log.warning("%s: partitions that do not exist are not consumed yet: %s", self._describe(topic), names)
+        self._missing[topic] = missing
+        self._put_in(topic, count, [child for child, exists in zip(added, found, strict=True) if exists])
+
+    async def _open_existing(self, child: PartitionConsumer) -> bool:
+        """Subscribe; return False for a partition that does not exist, where topics are not created."""
+        try:
+            await open_at_start(child)
+        except TopicNotFound:
+            if not self.changes or child.state is not State.FAILED:
+                raise
+            return False
+        return True
 
     def _put_in(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         self._by_topic.update((child.topic.full, child) for child in added)
@@ -193,6 +231,8 @@ class TopicSubscriptions:
             for child in added:
                 child.pause(strict=self.is_held)
         self.topics = {**self.topics, topic: count}
+        for child in added:
+            child.start_delivery(self._events.on_arrival)
 
     def _remove_consumers(self, topic: TopicName) -> list[PartitionConsumer]:
         """Stop receiving from a topic and return its consumers; their queued messages are dropped."""
@@ -200,6 +240,7 @@ class TopicSubscriptions:
         self.topics = {name: count for name, count in self.topics.items() if name != topic}
         self._remove(gone)
         self._decoders.pop(topic, None)
+        self._missing.pop(topic, None)
         return gone
 
     def _remove(self, gone: list[PartitionConsumer]) -> None:
@@ -228,13 +269,13 @@ class TopicSubscriptions:
         """Delete the subscription of one of the topics; on failure the partitions that still have it are consumed as
         before.
         """
-        count, decoder = self.topics[topic], self._decoders[topic]
+        count, decoder, missing = self.topics[topic], self._decoders[topic], self._missing.get(topic, [])
         # Removed first: a consumer that is closing would look like a closed one to those who wait for messages.
         own = self._remove_consumers(topic)
         try:
             await gather_settled(unsubscribe(child, force=force) for child in own)
         except BaseException:
-            self._decoders[topic] = decoder
+            self._decoders[topic], self._missing[topic] = decoder, missing
             deleted = _closed(own)
             self._put_in(topic, count, [child for child in own if child not in deleted])
             self._client.retire(deleted)
@@ -271,6 +312,7 @@ class TopicSubscriptions:
         config: ConsumerConfig | None = None,
         *,
         first: FirstSubscribe | None = None,
+        on_arrival: Callable[[PartitionConsumer], None] | None = None,
     ) -> PartitionConsumer:
         across = self.config.max_total_receiver_queue_size_across_partitions
         size = self.config.receiver_queue_size
@@ -285,7 +327,7 @@ class TopicSubscriptions:
             queue_size=size,
             schema=self._decoders[name] if name in self._decoders else self._decoders[name.base],
             wire_schema=self._wire_schema,
-            on_arrival=events.on_arrival,
+            on_arrival=on_arrival or _not_yet,
             # A deleted topic must not be created again because its consumer reconnects.
             create_topic=not self.changes,
             arriving=events.arriving,
@@ -327,11 +369,11 @@ class TopicSubscriptions:
 
     def owner(self, message_id: MessageId) -> PartitionConsumer:
         """Return the consumer a message id belongs to."""
-        if not self.changes and len(self.children) == 1:
-            return self.children[0]
         topic = message_id.topic_name()
         if topic is not None:
-            return self.consumer_of("message id", topic, OperationNotSupported)
+            return self._by_topic.get(topic) or self._owner_by_name(topic, message_id.partition())
+        if not self.changes and len(self.children) == 1:
+            return self.children[0]
         if len(self.topics) == 1 and message_id.partition() >= 0:
             name = next(iter(self.topics)).with_partition(message_id.partition())
             child = self._by_topic.get(name.full)
@@ -341,6 +383,13 @@ class TopicSubscriptions:
             "The message id does not say its topic, and this consumer reads several; "
             "use the message itself, or MessageId.deserialize(..., topic=...)"
         )
+
+    def _owner_by_name(self, topic: str, partition: int) -> PartitionConsumer:
+        """Return the consumer of a topic whose name may be short, or without its partition."""
+        name = TopicName.parse(topic)
+        if partition >= 0 and not name.is_partition:
+            name = name.with_partition(partition)
+        return self.consumer_of("message id", name.full, OperationNotSupported)
 
     def consumer_of(
         self, what: str, topic: str, kind: type[PulsarException] = InvalidConfiguration
@@ -391,6 +440,10 @@ def _check_start(config: ConsumerConfig, names: list[TopicName]) -> None:
             "Over several topics or partitions a reader starts at MessageId.earliest or latest, as an id belongs "
             "to one of them; move each with seek(function) then"
         )
+
+
+def _not_yet(_child: PartitionConsumer) -> None:
+    """Ignore an arrival: `_put_in` reports it."""
 
 
 def _closed(children: Iterable[PartitionConsumer]) -> list[PartitionConsumer]:

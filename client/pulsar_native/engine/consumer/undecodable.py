@@ -8,11 +8,11 @@ Everything under the consumer's lock, in the thread that receives, except where 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.message_id import MessageId
@@ -23,7 +23,7 @@ from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
-_log = logging.getLogger("pulsar_native.consumer")
+_log = get_logger("pulsar_native.consumer")
 
 # Assumed without a connection, in bytes.
 _MAX_MESSAGE_SIZE = 1 << 23

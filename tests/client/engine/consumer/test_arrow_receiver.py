@@ -148,6 +148,27 @@ async def test_result_of_malformed_rows_puts_back(fake: FakeBroker, cores: Cores
     assert rest(consumer) == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+async def test_result_any_error_puts_back(
+    fake: FakeBroker,
+    cores: Cores,
+    subscribed: Subscribed,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
+) -> None:
+    def broken(*_: object, **_options: object) -> None:
+        raise kind
+
+    consumer = await subscribed(cores(fake.url))
+    await deliver(fake, consumer, single_entry(b"0"), single_entry(b"1"))
+    receiving = ArrowReceiver(consumer, ["__key"], 100, 1 << 20)
+    receiving.collect()
+    monkeypatch.setattr("pulsar_native.engine.consumer.arrow_receiver.record_batch", broken)
+    with pytest.raises(kind):
+        receiving.result()
+    assert rest(consumer) == [b"0", b"1"]
+
+
 async def test_locked_entry_ends_rows_then_raises(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), **CONSUME)
     await deliver(fake, consumer, single_entry(b"0"), LOCKED, single_entry(b"2"))

@@ -17,8 +17,9 @@ from pulsar_native.message import Message
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from pulsar_native.wire.entry import parse_entry
 from support.clock import LoopClock
-from support.entry_bytes import batch_entry, single_entry
+from support.entry_bytes import assemble, batch_entry, metadata_of, single_entry
 from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, receipt, swallow
 from support.until import until
 
@@ -99,6 +100,51 @@ async def test_dead_letter_over_limit_never_delivered(fake: FakeBroker, cores: C
     # What is not given out gives its permits back.
     flows = await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
     assert sum(seen.command.flow.messagePermits for seen in flows) == 4 + 2
+
+
+@pytest.mark.asyncio
+async def test_dead_letter_key_invalid_utf8_kept(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    metadata = metadata_of().SerializeToString() + b"\x32\x02\xff\xfe" + b"\x22\x06\x0a\x01a\x12\x01\xff"
+    fake.peers[-1].send(delivery(0, assemble(metadata, b"x"), 3, redelivery_count=2))
+    await until_sent(fake, consumer)
+    (sent,) = fake.seen(Kind.SEND)
+    copied = parse_entry(sent.payload).metadata
+    assert (copied.partition_key, copied.partition_key_b64_encoded) == ("//4=", True)
+    assert {pair.key: pair.value for pair in copied.properties}["a"] == "\ufffd"
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 3)]
+
+
+async def until_sent(fake: FakeBroker, consumer: MultiTopicsConsumer) -> None:
+    def sent() -> bool:
+        assert consumer.dequeue() is None
+        return bool(fake.seen(Kind.SEND))
+
+    await until(sent)
+
+
+@pytest.mark.asyncio
+async def test_dead_letter_any_failure_redelivers(
+    fake: FakeBroker,
+    cores: Cores,
+    subscribed: Subscribed,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise AttributeError("of another kind")
+
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    with monkeypatch.context() as patch:
+        patch.setattr("pulsar_native.engine.consumer.dead_letter.encode_single_fields", broken)
+        fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=2))
+        await until_requested(fake, consumer, 1)
+    assert "AttributeError: of another kind" in caplog.text and not fake.seen(Kind.SEND)
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=3))
+    await until_sent(fake, consumer)
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 7)]
 
 
 @pytest.mark.asyncio

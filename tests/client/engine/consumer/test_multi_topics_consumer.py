@@ -123,6 +123,103 @@ async def test_fork_clears_buffers_used_without_check(fake: FakeBroker, cores: C
     assert not consumer.prefetched and not consumer.fast_acks
 
 
+# --- joining partitions -----------------------------------------------------------------------------------------
+
+
+class Subscribes:
+    """Answers to SUBSCRIBE: none for the topics of `held`, else success."""
+
+    def __init__(self, fake: FakeBroker, *held: TopicName) -> None:
+        self.fake, self.held = fake, {topic.full for topic in held}
+        fake.answers[Kind.SUBSCRIBE] = self.answer
+
+    def answer(self, _peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.subscribe
+        return [] if asked.topic in self.held else [success(asked.request_id)]
+
+    def of(self, topic: TopicName) -> list[Any]:
+        """Return the requests for a topic."""
+        return [seen for seen in self.fake.seen(Kind.SUBSCRIBE) if seen.command.subscribe.topic == topic.full]
+
+    def release(self, topic: TopicName, error: int | None = None) -> None:
+        """Answer the request for a held topic: success, or an error."""
+        (seen,) = self.of(topic)
+        request_id = seen.command.subscribe.request_id
+        seen.peer.send(success(request_id) if error is None else failure(request_id, error))
+
+
+async def join_two(
+    fake: FakeBroker, consumer: MultiTopicsConsumer, how: str
+) -> tuple[asyncio.Task[None], Callable[[int | None], None]]:
+    """Begin to join two partitions: return the task, and what answers for the second; the first has a message."""
+    if how == "growth":
+        fake.partitions[A.full] = 3
+        work, first, second = consumer.subscriptions.update_partitions(A), A.with_partition(1), A.with_partition(2)
+    else:
+        work, first, second = consumer.subscriptions.add_topic(B, 2), B.with_partition(0), B.with_partition(1)
+    answers = Subscribes(fake, second)
+    joining = asyncio.create_task(work)
+    await until(lambda: answers.of(second) and len(permits(fake)) == 2)
+    (seen,) = answers.of(first)
+    seen.peer.send(delivery(seen.command.subscribe.consumer_id, single_entry(b"new"), 0))
+    # On the same connection: when this one has arrived, the other one has.
+    await deliver(fake, consumer, 0, 1)
+    return joining, lambda error: answers.release(second, error)
+
+
+@pytest.mark.parametrize("how", ["growth", "topic"])
+async def test_join_delivers_when_all_have_joined(fake: FakeBroker, cores: Cores, how: str) -> None:
+    fake.partitions[A.full] = 1
+    consumer = await subscribe(cores(fake.url), "a")
+    joining, answer = await join_two(fake, consumer, how)
+    assert contents(consumer) == [b"a-partition-00"]
+    woken: list[str] = []
+    consumer.wait_then(lambda: woken.append("waiter"))
+    consumer.on_ready = lambda: woken.append("ready")
+    answer(None)
+    await asyncio.wait_for(joining, 10)
+    # Nothing more arrives: what had arrived is reported now.
+    assert {"waiter", "ready"} <= set(woken)
+    message = consumer.dequeue()
+    assert message is not None and message.data() == b"new"
+    consumer.acknowledge([message.message_id()])
+    assert await seen_acks(fake, 1) == [(1, [0])]
+
+
+@pytest.mark.parametrize("how", ["growth", "topic"])
+async def test_join_failed_delivers_nothing(fake: FakeBroker, cores: Cores, how: str) -> None:
+    fake.partitions[A.full] = 1
+    consumer = await subscribe(cores(fake.url), "a")
+    joining, answer = await join_two(fake, consumer, how)
+    assert contents(consumer) == [b"a-partition-00"]
+    answer(pb.AuthorizationError)
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await asyncio.wait_for(joining, 10)
+    assert contents(consumer) == [] and consumer.topics == {A: 1}
+
+
+async def test_update_partitions_twice_subscribes_once(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[A.full] = 1
+    consumer = await subscribe(cores(fake.url), "a", consumer_type=ConsumerType.Shared)
+    fake.partitions[A.full] = 3
+    await asyncio.gather(*(consumer.subscriptions.update_partitions(A) for _ in range(2)))
+    assert len(consumer.children) == len(fake.seen(Kind.SUBSCRIBE)) == 3
+
+
+async def test_leave_during_growth_joins_nothing(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[A.full] = 1
+    consumer = await subscribe(cores(fake.url))
+    fake.partitions[A.full] = 2
+    answers = Subscribes(fake, A.with_partition(1))
+    growing = asyncio.create_task(consumer.subscriptions.update_partitions(A))
+    await until(lambda: answers.of(A.with_partition(1)))
+    await consumer.leave("a")
+    answers.release(A.with_partition(1))
+    with pytest.raises(AlreadyClosed, match="closed meanwhile"):
+        await asyncio.wait_for(growing, 10)
+    assert consumer.topics == {B: 0} and len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+
+
 # --- waiters ----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told, topics_told_on_loop
-from pulsar_native.exceptions import AuthorizationError, InvalidConfiguration
+from pulsar_native.exceptions import AuthorizationError, InvalidConfiguration, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema
@@ -220,6 +220,58 @@ async def test_pattern_fewer_partitions_refused(
     await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
     place.update(["a1-partition-2"])
     await until(lambda: len(consumer.children) == 3)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("grows", [True, False])
+async def test_pattern_missing_partition_joined_later(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture, grows: bool
+) -> None:
+    place = Namespace(fake, "a1-partition-0", "a1-partition-2")
+    fake.partitions[NS + "a1"] = 3
+    missing = NS + "a1-partition-1"
+
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.subscribe
+        is_missing = asked.topic == missing and missing not in place.topics
+        return [failure(asked.request_id, pb.TopicNotFound) if is_missing else success(asked.request_id)]
+
+    fake.answers[Kind.SUBSCRIBE] = refuse
+    consumer = await follow(cores(fake.url), auto_update_partitions=grows)
+    (topic,) = consumer.topics
+    assert consumer.topics == {topic: 3}
+    assert [child.topic.partition for child in consumer.children] == [0, 2] and consumer.is_connected
+    await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
+    # Tried again at each change of the list, and only that partition.
+    place.update(["a2"])
+    await until(lambda: names(consumer) == {"a1", "a2"})
+    assert len(consumer.children) == 3 and caplog.text.count("do not exist") == 1
+    fake.partitions[NS + "a1"] = 4
+    place.update(["a1-partition-1", "a1-partition-3"])
+    await until(lambda: len(consumer.children) == 4 + grows)
+    asked = [each.topic for each in subscribes(fake)]
+    assert asked.count(missing) >= 3 and asked.count(NS + "a1-partition-0") == 1
+    assert consumer.topics[topic] == 3 + grows and not consumer.subscriptions.incomplete
+
+
+@pytest.mark.asyncio
+async def test_pattern_refused_leave_keeps_missing_partition(fake: FakeBroker, cores: Cores) -> None:
+    Namespace(fake, "a1-partition-0")
+    fake.partitions[NS + "a1"] = 2
+    fake.answers[Kind.SUBSCRIBE] = lambda peer, command: [
+        failure(command.subscribe.request_id, pb.TopicNotFound)
+        if command.subscribe.topic.endswith("-1")
+        else success(command.subscribe.request_id)
+    ]
+    fake.answers[Kind.UNSUBSCRIBE] = lambda peer, command: [failure(command.unsubscribe.request_id, pb.MetadataError)]
+    consumer = await follow(cores(fake.url))
+    (topic,) = consumer.topics
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await consumer.leave("a1")
+    assert consumer.subscriptions.incomplete == [topic]
+    del fake.answers[Kind.SUBSCRIBE]
+    await consumer.subscriptions.update_partitions(topic)
+    assert [child.topic.partition for child in consumer.children] == [0, 1]
 
 
 @pytest.mark.asyncio

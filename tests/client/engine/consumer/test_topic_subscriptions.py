@@ -89,8 +89,19 @@ async def test_owner_found_by_topic_or_partition(cores: Cores) -> None:
         made.owner(MessageId(-1, 7, 1))
     with pytest.raises(OperationNotSupported, match="does not read"):
         made.owner(message_id(B))
-    # Of a single topic that stays, every id is.
-    assert subscriptions(core, {A: 0}).owner(message_id(B)).topic == A
+    # An application may write a topic's name short, or without its partition.
+    assert made.owner(MessageId(1, 7, 1, topic="a")) is made.children[1]
+
+
+@pytest.mark.parametrize("partitions", [0, 1])
+async def test_owner_single_consumer_compares_topic(cores: Cores, partitions: int) -> None:
+    made = subscriptions(cores("pulsar://127.0.0.1:1"), {A: partitions})
+    (child,) = made.children
+    for topic in (child.topic.full, A.full, "a", None):
+        assert made.owner(MessageId(partitions - 1, 7, 1, topic=topic)) is child
+    for other in (message_id(B), message_id(A.with_partition(1), 1)):
+        with pytest.raises(OperationNotSupported, match="does not read"):
+            made.owner(other)
 
 
 async def test_owner_of_removed_topic_may_be_retried(cores: Cores) -> None:
