@@ -12,6 +12,7 @@ server's 404 means a wrong URL.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -151,7 +152,10 @@ def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
     """Return the URL a redirect leads to; raises `ReadError` for one to another path, or from https to http."""
     if not answer.headers.get("location"):
         raise ReadError("A redirect without an address (the header Location)", broker=broker)
-    location = urljoin(url, answer.headers["location"])
+    location = answer.headers["location"]
+    # What cannot be joined is refused below, without its text.
+    with contextlib.suppress(ValueError):
+        location = urljoin(url, location)
     try:
         parts = parse_http_url(location, "redirect")
     except InvalidUrl as error:
@@ -180,7 +184,7 @@ def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: float) -> 
         raise ConnectError(f"No connection to {peer} in time", broker=peer) from error
     except ssl.SSLError as error:
         raise ConnectError(tls_failure(peer, error), broker=peer) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # A name that is no host name fails in its encoding.
         raise ConnectError(f"No connection to {peer}: {error}", broker=peer) from error
 
 

@@ -24,7 +24,8 @@ class EncryptionKeyInfo:
     """A public or private key with metadata. Immutable.
 
     :param key: the bytes of a PEM file. Raises `InvalidConfiguration` for another type.
-    :param metadata: metadata of the key, str to str, written into each message. Default none.
+    :param metadata: metadata of the key, str to str, written into each message. Default none. Raises
+        `InvalidConfiguration` for another type.
     """
 
     __slots__ = ("key", "metadata")
@@ -32,6 +33,11 @@ class EncryptionKeyInfo:
     def __init__(self, key: bytes, metadata: Mapping[str, str] | None = None) -> None:
         if not isinstance(key, bytes):
             raise InvalidConfiguration(f"A key must be the bytes of a PEM file, not {type(key).__name__}")
+        if metadata is not None and not (
+            isinstance(metadata, Mapping)
+            and all(isinstance(name, str) and isinstance(text, str) for name, text in metadata.items())
+        ):
+            raise InvalidConfiguration("The metadata of a key must be a mapping of str to str")
         self.key = key
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata or {}))
 

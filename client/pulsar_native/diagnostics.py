@@ -294,6 +294,8 @@ async def _resolve(address: Address) -> None:
         await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise OSError(error.errno, f"the host name {address.host!r} cannot be resolved: {error.strerror}") from error
+    except UnicodeError as error:  # A name that is no host name fails in its encoding.
+        raise OSError(f"the host name {address.host!r} cannot be resolved: {error}") from error
 
 
 def _tls_context(config: ClientConfig) -> ssl.SSLContext:

@@ -14,11 +14,14 @@ from pulsar_native._type_names import type_name
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_url import ServiceUrl
 
+# What the client calls of an authentication plug-in.
+PLUGIN_NAMES = ("auth_data", "method_name", "start", "close")
+
 
 class Credentials(Protocol):
     """Interface of authentication plug-ins; `pulsar_native.auth` has implementations.
 
-    `auth_data` and `http_headers` may block; they are called off the engine's loop.
+    All methods are called off the engine's loop, so they may block; none may be a coroutine function.
     """
 
     method_name: str
@@ -47,7 +50,7 @@ class ServiceInfo:
 
     def __post_init__(self) -> None:
         ServiceUrl.parse(self.service_url)
-        if self.authentication is not None and not hasattr(self.authentication, "auth_data"):
+        if self.authentication is not None and not all(hasattr(self.authentication, name) for name in PLUGIN_NAMES):
             raise InvalidConfiguration(
                 f"authentication must be an Authentication object, not {type_name(self.authentication)}"
             )

@@ -78,7 +78,9 @@ def _address(text: str, scheme: str, url: str) -> Address:
     match = _HOST.fullmatch(text.strip())
     if match is None:
         raise InvalidUrl(f"The service URL {url!r} has no usable host in {text.strip()!r}; write {_FORM}")
-    port = int(match[2]) if match[2] else _DEFAULT_PORTS[scheme]
+    digits = match[2] or str(_DEFAULT_PORTS[scheme])
+    # int() raises for thousands of digits.
+    port = int(digits) if len(digits) < 6 else 0
     if not 0 < port < 65536:
-        raise InvalidUrl(f"The port {port} in the service URL {url!r} is not between 1 and 65535")
+        raise InvalidUrl(f"The service URL {url!r} has a port that is not between 1 and 65535")
     return Address(match[1].strip("[]"), port)

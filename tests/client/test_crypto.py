@@ -104,6 +104,12 @@ def test_what_is_no_place_of_a_key() -> None:
         CryptoKeyReader(None, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("metadata", ["ab", [("a", "b")], {1: "b"}, {"a": None}, {"a": b"b"}])
+def test_key_info_metadata_other_type_raises(metadata: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="metadata of a key must be a mapping of str to str"):
+        EncryptionKeyInfo(b"key", metadata)
+
+
 def test_what_is_shown_of_keys() -> None:
     info = EncryptionKeyInfo(SECRET, {"a": "b"})
     assert info.metadata == {"a": "b"} and "secret" not in repr(info)

@@ -151,6 +151,12 @@ def test_admin_without_rights_is_an_answer(fake: FakeBroker) -> None:
     assert found.ok and found.stages[-1] == Stage("admin", True, "answered, but not allowed to list the clusters")
 
 
+def test_diagnose_wrong_host_name_fails_resolve() -> None:
+    found = diagnose(ClientConfig(service_url="pulsar://a..b"))
+    assert (found.ok, found.stages[-1].name) == (False, "resolve")
+    assert "'a..b' cannot be resolved: " in found.stages[-1].detail
+
+
 def test_unknown_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_arguments: object, **_options: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")

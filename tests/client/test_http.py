@@ -154,6 +154,12 @@ def test_a_closed_port_is_a_connect_error_that_names_it() -> None:
     assert caught.value.retryable
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64], ids=["empty label", "long label"])
+def test_request_wrong_host_name_is_connect_error(host: str) -> None:
+    with pytest.raises(ConnectError, match=f"No connection to {host}:80: .*label"):
+        ask(f"http://{host}")
+
+
 @pytest.mark.parametrize(
     ("sent", "message"),
     [

@@ -34,6 +34,14 @@ def test_a_service_info_is_a_checked_value() -> None:
         ServiceInfo("pulsar://a", "token")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("missing", ["auth_data", "method_name", "start", "close"])
+def test_service_info_half_a_plugin_refused(missing: str) -> None:
+    names = {"auth_data", "method_name", "start", "close"} - {missing}
+    half: Any = type("Half", (), dict.fromkeys(names))()
+    with pytest.raises(InvalidConfiguration, match="must be an Authentication object, not Half"):
+        ServiceInfo("pulsar://a", half)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
@@ -74,6 +82,24 @@ def test_a_callable_may_leave_the_credentials_to_the_client() -> None:
         PolledServiceInfo("pulsar://a")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfiguration, match="service_url"):
         ClientConfig(service_url=6650)  # type: ignore[arg-type]
+
+
+class WrapsSockets:
+    def wrap_socket(self, sock: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        (WrapsSockets(), "must be an ssl.SSLContext, not WrapsSockets"),
+        (ssl.SSLContext, "must be an ssl.SSLContext, not type"),
+        (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "tls_context is one for servers"),
+        (ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), "tls_context is one for servers"),
+    ],
+)
+def test_tls_context_no_client_context_raises(context: Any, words: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=words):
+        ClientConfig(service_url="pulsar+ssl://a", tls_context=context)
 
 
 def test_a_tls_context_stands_alone() -> None:

@@ -55,6 +55,7 @@ def test_parse(url: str, scheme: str, addresses: list[tuple[str, int]]) -> None:
         ("pulsar://h h:1", "no usable host"),
         ("pulsar://h:0", "between 1 and 65535"),
         ("pulsar://h:65536", "between 1 and 65535"),
+        ("pulsar://h:" + "9" * 5000, "between 1 and 65535"),
     ],
 )
 def test_a_refusal_tells_what_is_wrong(url: str, told: str) -> None:

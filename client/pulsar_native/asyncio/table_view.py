@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._type_vars import T_co
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Receiving
@@ -15,7 +15,7 @@ from pulsar_native.exceptions import AlreadyClosed, PulsarException, log_text
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport
 
-_log = logging.getLogger("pulsar_native.table_view")
+_log = get_logger("pulsar_native.table_view")
 
 # Seconds without a message after which the broker is asked whether any are left.
 _SETTLE_SECONDS = 0.2

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeGuard
 from urllib.parse import quote, unquote_to_bytes
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native._http import exchange, parse_http_url, parse_json_object
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.parameters import parse_parameters
@@ -26,6 +27,7 @@ from pulsar_native.auth.reference import SecretReference
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.exceptions import (
     AuthenticationError,
+    ConnectError,
     ErrorGettingAuthenticationData,
     InvalidConfiguration,
     PulsarException,
@@ -144,12 +146,17 @@ class AuthenticationAthenz(Authentication):
             found = self._zts.role_token(self._provider_domain)
         except PulsarException:
             raise
-        except Exception as error:
+        except CALLBACK_ERRORS as error:
             # The client may be the application's own: its error's text may contain the key.
             raise ErrorGettingAuthenticationData(f"The ZTS client failed with {type(error).__name__}") from error
-        if not found.token or not found.token.isascii() or not found.token.isprintable():
-            raise ErrorGettingAuthenticationData("The ZTS client gave no usable role token")
-        return found
+        token, ends = getattr(found, "token", None), getattr(found, "expiry_time", None)
+        is_text = isinstance(token, str) and token.isascii() and token.isprintable()
+        if not token or not is_text or not _is_time(ends):
+            raise ErrorGettingAuthenticationData(
+                f"The ZTS client gave no usable role token ({type(found).__name__}): it must return a RoleToken with "
+                "ASCII text and its expiry_time in seconds since the epoch"
+            )
+        return RoleToken(token, float(ends))
 
     def __reduce__(self) -> tuple[object, ...]:
         if isinstance(self._zts, HttpZtsClient) and self._zts.holds_a_literal_key():
@@ -195,11 +202,13 @@ class HttpZtsClient:
             tls=context,
             max_body_bytes=_MAX_ANSWER_BYTES,
         )
+        if answer.status >= 500 or answer.status == 429:
+            raise ConnectError(f"The ZTS server has no role token for {provider_domain} now (HTTP {answer.status})")
         if answer.status != 200:
             raise AuthenticationError(f"The ZTS server refused a role token for {provider_domain} ({answer.status})")
         found = parse_json_object(answer.body.decode(errors="replace")) or {}
         token, ends = found.get("token"), found.get("expiryTime")
-        if not isinstance(token, str) or not isinstance(ends, int | float) or not math.isfinite(ends):
+        if not isinstance(token, str) or not _is_time(ends):
             raise ErrorGettingAuthenticationData("The ZTS server answered without a role token and its expiry time")
         return RoleToken(token, float(ends))
 
@@ -243,6 +252,11 @@ class HttpZtsClient:
         path = self.private_key
         reference = path if path.startswith("file:") else f"file://{os.path.abspath(path)}"
         return SecretReference.parse(reference).read().encode()
+
+
+def _is_time(value: object) -> TypeGuard[int | float]:
+    # False for NaN, too; an int of JSON may exceed every float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 _Y64 = str.maketrans("+/=", "._-")

@@ -1,13 +1,14 @@
 """Authentication plug-in interface, and the plug-in without credentials.
 
-Rules for every plug-in: nothing is read, fetched or started in the constructor; `auth_data` and `http_headers` may
-block and are called off the event loop, at every connection and every challenge of the broker; no secret appears in
-repr, str or an error; a plug-in that holds a literal secret refuses to be pickled, one that holds references pickles
-them.
+Rules for every plug-in: nothing is read, fetched or started in the constructor; its methods may block and are called
+off the event loop, `auth_data` and `http_headers` at every connection and every challenge of the broker; none is a
+coroutine function; no secret appears in repr, str or an error; a plug-in that holds a literal secret refuses to be
+pickled, one that holds references pickles them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NoReturn, Self
 
@@ -56,13 +57,13 @@ class Authentication:
         return [] if plugin is None else plugin.secrets()
 
     def start(self) -> None:
-        """Start the plug-in: called when a client starts to use it."""
+        """Start the plug-in: called when a client starts to use it, and again when it failed; may block."""
         plugin = self._named()
         if plugin is not None:
             plugin.start()
 
     def close(self) -> None:
-        """Close the plug-in: called when the client is closed."""
+        """Close the plug-in: called when the client is closed; may block. What it raises is logged by its type."""
         plugin = self._named()
         if plugin is not None:
             plugin.close()
@@ -89,6 +90,8 @@ class AuthenticationDisabled(Authentication):
 
 # Maker of a plug-in from its parameters, by each of its names in small letters; see `auth.plugins`.
 PLUGINS: dict[str, Callable[[str], Authentication]] = {}
+# As long as Java's names; a token is longer.
+_PLUGIN_NAME = re.compile(r"[\w./$-]{0,70}")
 
 
 def plugin_named(dynamicLibPath: str = "", authParamsString: str = "") -> Authentication:
@@ -98,8 +101,10 @@ def plugin_named(dynamicLibPath: str = "", authParamsString: str = "") -> Authen
             raise InvalidConfiguration(f"{name} of Authentication must be a str, not {type(value).__name__}")
     maker = PLUGINS.get(dynamicLibPath.lower())
     if maker is None:
+        # Other text may be the credentials, passed as the wrong argument.
+        name = f" {dynamicLibPath!r}" if _PLUGIN_NAME.fullmatch(dynamicLibPath) else " of this name"
         raise InvalidConfiguration(
-            f"There is no authentication plug-in {dynamicLibPath!r}: known are token, tls, basic, oauth2, athenz and "
+            f"There is no authentication plug-in{name}: known are token, tls, basic, oauth2, athenz and "
             "the Java client's classes; shared libraries cannot be loaded"
         )
     return maker(authParamsString)

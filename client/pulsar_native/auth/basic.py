@@ -121,4 +121,13 @@ def _checked_login(username: str | None, password: str | None) -> _Login:
         raise InvalidConfiguration("AuthenticationBasic needs a username and a password, both non-empty str")
     if ":" in username:
         raise InvalidConfiguration("The username of AuthenticationBasic must not hold a colon: it ends the name")
+    try:
+        (username + password).encode()
+        is_utf8 = True
+    except UnicodeEncodeError:
+        is_utf8 = False
+    if not is_utf8:  # raised here: a UnicodeEncodeError would carry the password as its context
+        raise InvalidConfiguration(
+            "The username and the password of AuthenticationBasic must not hold a lone surrogate: UTF-8 has none"
+        )
     return _Login(username, password)

@@ -11,11 +11,12 @@ import base64
 import binascii
 import ipaddress
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from urllib.parse import unquote_to_bytes, urlencode
+from dataclasses import astuple, dataclass, field
+from urllib.parse import quote, quote_plus, unquote_to_bytes, urlencode
 
 from pulsar_native._http import HttpAnswer, exchange, parse_http_url, parse_json_object
 from pulsar_native.auth.base import Authentication, refuse_pickle
@@ -82,11 +83,19 @@ class _Parameters:
             scope=given.get("scope", ""),
             trust_certs=given.get("trust_certs", ""),
         )
+        if not _is_utf8("".join(astuple(parameters))):
+            raise InvalidConfiguration(f"The {what} has a parameter with a lone surrogate, which no request can hold")
         if not parameters.issuer_url:
             raise InvalidConfiguration(f"The {what} has no issuer_url")
         _check_url(parameters.issuer_url, "issuer_url")
         if bool(parameters.private_key) == bool(parameters.client_id and parameters.client_secret):
             raise InvalidConfiguration(f"The {what} needs either private_key, or client_id and client_secret")
+        if "\0" in parameters.private_key or (
+            "://" in parameters.private_key and not parameters.private_key.startswith(("file:", "data:"))
+        ):
+            raise InvalidConfiguration(
+                f"The private_key in the {what} must be a path, file:///path or data:application/json;base64,…"
+            )
         return parameters
 
     def has_literal_secret(self) -> bool:
@@ -165,11 +174,11 @@ class AuthenticationOauth2(Authentication):
         return {"Authorization": f"Bearer {self._access_token()}"}
 
     def secrets(self) -> list[str]:
-        """Return the client secret, the last token, and a private key passed as data."""
+        """Return the client secret and its encoded forms, the last token, and a private key passed as data."""
         found = [self._token.text] if self._token else []
         try:
             parameters = self._current_parameters()
-            found.append(_client_of(parameters)[1])
+            found += _secret_forms(*_client_of(parameters))
         except PulsarException:
             return found
         if parameters.private_key.startswith("data:"):
@@ -184,7 +193,7 @@ class AuthenticationOauth2(Authentication):
                 return token.text
             try:
                 self._token = token = self._fetch()
-            except PulsarException:
+            except Exception:
                 if token is None or time.time() >= token.ends_at:
                     raise
             return token.text
@@ -205,9 +214,9 @@ class AuthenticationOauth2(Authentication):
 
     def _fetch(self) -> _Token:
         parameters = self._current_parameters()
-        client_id, client_secret = _client_of(parameters)
-        issuer = _Issuer(parameters, time.monotonic() + _FETCH_TIMEOUT_SECONDS, (client_secret,))
-        form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": client_secret}
+        client = _client_of(parameters)
+        issuer = _Issuer(parameters, time.monotonic() + _FETCH_TIMEOUT_SECONDS, _secret_forms(*client))
+        form = {"grant_type": "client_credentials", "client_id": client[0], "client_secret": client[1]}
         form |= {name: value for name in ("audience", "scope") if (value := getattr(parameters, name))}
         asked_at = time.time()
         return _token_of(issuer.ask("POST", issuer.token_endpoint(), form), asked_at)
@@ -282,9 +291,11 @@ def _token_of(answer: Mapping[str, object], asked_at: float) -> _Token:
     if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text or " " in text:
         raise ErrorGettingAuthenticationData("The answer of the OAuth2 issuer has no usable access_token")
     if isinstance(lifetime, str) and lifetime.isdecimal():
-        lifetime = int(lifetime)
+        lifetime = float(lifetime)
     if isinstance(lifetime, bool) or not isinstance(lifetime, int | float) or not lifetime > 0:
         lifetime = 0.0  # unknown: used once, fetched again at the next connection
+    # An int of JSON may exceed every float.
+    lifetime = min(lifetime, sys.float_info.max)
     # A margin of a tenth of the lifetime, at most a minute, for latency to the broker and for clock skew.
     return _Token(text, asked_at + lifetime - min(60.0, lifetime / 10), asked_at + lifetime)
 
@@ -293,13 +304,36 @@ def _client_of(parameters: _Parameters) -> tuple[str, str]:
     """Return client id and secret; reads the key file, so that a replaced one applies."""
     if not parameters.private_key:
         return parameters.client_id, parameters.client_secret
-    key = parse_json_object(_key_text(parameters.private_key)) or {}
+    # Windows' editors begin a file with a byte order mark.
+    key = parse_json_object(_key_text(parameters.private_key).removeprefix("\ufeff")) or {}
     client_id, client_secret = key.get("client_id"), key.get("client_secret")
-    if not isinstance(client_id, str) or not isinstance(client_secret, str) or not client_id or not client_secret:
+    if (
+        not isinstance(client_id, str)
+        or not isinstance(client_secret, str)
+        or not client_id
+        or not client_secret
+        or not _is_utf8(client_id + client_secret)
+    ):
         raise ErrorGettingAuthenticationData(
             "The private_key of AuthenticationOauth2 is not a JSON object with client_id and client_secret"
         )
     return client_id, client_secret
+
+
+def _secret_forms(client_id: str, client_secret: str) -> list[str]:
+    """Return the secret as it may appear in an issuer's answer: as it is, in a URL, and in HTTP's basic scheme."""
+    pairs = (f"{client_id}:{client_secret}", f"{quote_plus(client_id)}:{quote_plus(client_secret)}")
+    forms = [client_secret, quote_plus(client_secret), quote(client_secret, safe="")]
+    forms += [base64.b64encode(pair.encode()).decode() for pair in pairs]
+    return list(dict.fromkeys(forms))
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _key_text(private_key: str) -> str:

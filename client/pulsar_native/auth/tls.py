@@ -12,6 +12,9 @@ import ssl
 from pulsar_native.auth.base import Authentication
 from pulsar_native.exceptions import CertificateFileError, InvalidConfiguration
 
+# Of a file that cannot be read, an ssl.SSLError among them, and of a path with a character that no path has.
+_UNUSABLE = (OSError, ValueError, TypeError)
+
 
 class AuthenticationTLS(Authentication):
     """Authenticate with a client certificate (mutual TLS); both paths name PEM files.
@@ -68,22 +71,31 @@ def _load_authorities(context: ssl.SSLContext, path: str | None) -> None:
         return
     try:
         context.load_verify_locations(cafile=path)
-    except OSError as error:  # ssl.SSLError is one
+    except _UNUSABLE as error:
         raise CertificateFileError(f"The trusted certificates {path!r} cannot be used: {_reason(error)}") from error
 
 
 def _load_certificate(context: ssl.SSLContext, certificate_path: str, private_key_path: str) -> None:
+    has_password = False
+
+    def no_password() -> str:
+        nonlocal has_password
+        has_password = True
+        return ""
+
     try:
         # Without a password argument, OpenSSL would prompt on the terminal for an encrypted key's.
-        context.load_cert_chain(certificate_path, private_key_path, password="")
-    except OSError as error:
+        context.load_cert_chain(certificate_path, private_key_path, password=no_password)
+    except _UNUSABLE as error:
+        reason = "the key has a password: give the path of one without" if has_password else _reason(error)
         raise CertificateFileError(
-            f"The client certificate {certificate_path!r} with the key {private_key_path!r} cannot be used: "
-            f"{_reason(error)}"
+            f"The client certificate {certificate_path!r} with the key {private_key_path!r} cannot be used: {reason}"
         ) from error
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | ValueError | TypeError) -> str:
+    if not isinstance(error, OSError):
+        return "a path cannot be used for a file"
     if isinstance(error, ssl.SSLError):
         return (error.reason or "no PEM certificate or key").replace("_", " ").lower()
     return error.strerror or type(error).__name__

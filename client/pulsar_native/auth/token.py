@@ -9,6 +9,7 @@ import re
 import types
 from collections.abc import Callable
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.reference import SecretReference, is_reference
 from pulsar_native.enums import Result
@@ -81,7 +82,7 @@ class AuthenticationToken(Authentication):
     def _supplied(self, supplier: Callable[[], str | bytes]) -> str:
         try:
             token = supplier()
-        except Exception as error:
+        except CALLBACK_ERRORS as error:
             failure = _failed(f"The token supplier failed ({type(error).__name__})")
             failure.supplier_error = str(error)
             raise failure from error

@@ -5,8 +5,9 @@ Credentials travel by reference only (see `auth`): a configuration that holds a 
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
@@ -19,13 +20,8 @@ from pulsar_native.config.base import (
     require,
 )
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.service_info import AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
+from pulsar_native.service_info import PLUGIN_NAMES, AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
-
-if TYPE_CHECKING:
-    import ssl
-
-_PLUGIN_NAMES = ("auth_data", "method_name", "start", "close")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,19 +131,21 @@ class ClientConfig(Config):
             "tls_private_key_file_path",
             "tls_certificate_file_path",
             "listener_name",
+            "description",
         )
         check_integer("stats_interval_in_seconds", self.stats_interval_in_seconds, float("-inf"), MAX_U32)
         check_integer("connection_timeout_ms", self.connection_timeout_ms, 1, MAX_I32)
-        check_number("message_listener_threads", self.message_listener_threads, 1, 1000)
-        check_number("io_threads", self.io_threads, 1, MAX_I32)
-        check_number("concurrent_lookup_requests", self.concurrent_lookup_requests, 1, MAX_I32)
-        check_number("connections_per_broker", self.connections_per_broker, 0)
-        check_number("max_lookup_redirects", self.max_lookup_redirects, 0)
-        check_number("max_lookup_requests", self.max_lookup_requests, 1)
-        check_number(
+        check_integer("message_listener_threads", self.message_listener_threads, 1, 1000)
+        check_integer("io_threads", self.io_threads, 1, MAX_I32)
+        check_integer("concurrent_lookup_requests", self.concurrent_lookup_requests, 1, MAX_I32)
+        check_integer("connections_per_broker", self.connections_per_broker, 0)
+        check_integer("max_lookup_redirects", self.max_lookup_redirects, 0)
+        check_integer("max_lookup_requests", self.max_lookup_requests, 1)
+        check_integer(
             "max_number_of_rejected_request_per_connection", self.max_number_of_rejected_request_per_connection, 1
         )
-        # Values of 0 and below switch these two off.
+        # Values of 0 and below switch these three off.
+        check_number("keep_alive_interval_seconds", self.keep_alive_interval_seconds, float("-inf"))
         check_number("connection_max_idle_seconds", self.connection_max_idle_seconds, float("-inf"))
         check_number(
             "service_url_quarantine_init_duration_seconds",
@@ -155,14 +153,14 @@ class ClientConfig(Config):
             float("-inf"),
         )
         check_number("service_url_quarantine_max_duration_seconds", self.service_url_quarantine_max_duration_seconds, 0)
-        check_number("memory_limit_bytes", self.memory_limit_bytes, 0)
-        check_number("starting_backoff_interval_ms", self.starting_backoff_interval_ms, 1)
-        check_number("max_backoff_interval_ms", self.max_backoff_interval_ms, self.starting_backoff_interval_ms)
+        check_integer("memory_limit_bytes", self.memory_limit_bytes, 0)
+        check_integer("starting_backoff_interval_ms", self.starting_backoff_interval_ms, 1)
+        check_integer("max_backoff_interval_ms", self.max_backoff_interval_ms, self.starting_backoff_interval_ms)
         require(
             (self.tls_certificate_file_path is None) == (self.tls_private_key_file_path is None),
             "tls_certificate_file_path and tls_private_key_file_path belong together: give both or neither",
         )
-        if self.authentication is not None and not all(hasattr(self.authentication, name) for name in _PLUGIN_NAMES):
+        if self.authentication is not None and not all(hasattr(self.authentication, name) for name in PLUGIN_NAMES):
             raise InvalidConfiguration(
                 f"authentication must be an Authentication object, not {type_name(self.authentication)}"
             )
@@ -185,8 +183,13 @@ class ClientConfig(Config):
             )
         if self.tls_context is not None:
             require(
-                hasattr(self.tls_context, "wrap_socket"),
+                isinstance(self.tls_context, ssl.SSLContext),
                 f"tls_context must be an ssl.SSLContext, not {type(self.tls_context).__name__}",
+            )
+            require(
+                self.tls_context.protocol is not ssl.PROTOCOL_TLS_SERVER,
+                "tls_context is one for servers: make it with ssl.create_default_context(cafile=…), or with "
+                "ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)",
             )
             require(
                 not (self.tls_trust_certs_file_path or self.tls_certificate_file_path)

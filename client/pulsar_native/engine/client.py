@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
@@ -59,7 +60,7 @@ from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
-_log = logging.getLogger("pulsar_native.client")
+_log = get_logger("pulsar_native.client")
 
 _Made = TypeVar("_Made")
 
@@ -185,7 +186,6 @@ class ClientCore:
             raise AlreadyClosed("The client is closed")
         # Before the first connection, which is measured, too.
         self._telemetry()
-        self.service.begin_with(self.config.authentication)
 
     async def _begin(self, is_plain: bool) -> None:
         """Check that the client is open. What is not plain is done on the loop, and so is what is measured."""
@@ -476,15 +476,15 @@ class ClientCore:
                 task.cancel()
             ended = self.shutdown()
         if ended is not None:
-            # The service URL provider is the application's: its error is logged, and it may not block the close.
+            # Plug-ins and the service URL provider are the application's: they may not block the close.
             await asyncio.wait([ended], timeout=limit)
         if is_worth_a_record:
             _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
         return report
 
-    def shutdown(self) -> asyncio.Future[None] | None:
-        """Drop everything without a message to the broker; returns a future of the service URL provider's end, if
-        any.
+    def shutdown(self) -> asyncio.Future[Any] | None:
+        """Drop everything without a message to the broker; returns a future of the ends of plug-ins and of the service
+        URL provider, if any.
         """
         self.closed = True
         if self._stats_clock is not None:

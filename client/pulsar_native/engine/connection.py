@@ -7,14 +7,15 @@ connection is lost. Everything here runs on the loop, except `write` and the inl
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_native import _version
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, called_in_thread
 from pulsar_native.engine.metrics.meter import Attempt
 from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
@@ -46,7 +47,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.frames import Frame
 
-_log = logging.getLogger("pulsar_native.connection")
+_log = get_logger("pulsar_native.connection")
 
 _Answer = TypeVar("_Answer")
 
@@ -100,17 +101,22 @@ class CoordinatorHandler(Protocol):
 
 async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes]:
     """Return method and data for CONNECT. Reading them may block, so it happens off the loop."""
-    if authentication is None or authentication.method_name == "none":
+    if authentication is None:
         return "none", b""
-    try:
-        return authentication.method_name, await asyncio.to_thread(authentication.auth_data)
-    except PulsarException:
-        raise
-    except Exception as error:
-        # The plug-in is the application's own: its error's text may contain the secret, so only its type is repeated.
-        raise ErrorGettingAuthenticationData(
-            f"The authentication plug-in failed with {type(error).__name__}"
-        ) from error
+    return await asyncio.to_thread(_credentials_of, authentication)
+
+
+def _credentials_of(authentication: Credentials) -> tuple[str, bytes]:
+    failure, plugin = ErrorGettingAuthenticationData, "of the authentication plug-in"
+    method = called_in_thread(f"method_name {plugin}", failure, lambda: authentication.method_name)
+    if not isinstance(method, str):
+        raise failure(f"method_name {plugin} is {type(method).__name__}, not str")
+    if method == "none":
+        return method, b""
+    data = called_in_thread(f"auth_data {plugin}", failure, authentication.auth_data)
+    if data is not None and not isinstance(data, bytes):
+        raise failure(f"auth_data {plugin} returned {type(data).__name__}, not bytes")
+    return method, data or b""
 
 
 class Connection:
@@ -550,11 +556,15 @@ class Connection:
         async def answer() -> None:
             try:
                 method, data = await credentials_of(self._authentication)
-            except PulsarException as error:
-                _log.warning("Cannot refresh the credentials for %s: %s", self.broker, log_text(error))
+                frame = commands.auth_response(client_version=CLIENT_VERSION, method=method, auth_data=data)
+            except CALLBACK_ERRORS as error:
+                if cancels_task(error):
+                    raise
+                reason = log_text(error) if isinstance(error, PulsarException) else type(error).__name__
+                _log.warning("Cannot refresh the credentials for %s: %s", self.broker, reason)
                 self.close("the credentials could not be refreshed")
                 return
-            self.write([commands.auth_response(client_version=CLIENT_VERSION, method=method, auth_data=data)])
+            self.write([frame])
 
         self.engine.spawn(answer())
 

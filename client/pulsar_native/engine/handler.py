@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout, log_text
@@ -25,7 +27,7 @@ from pulsar_native.topic import TopicName
 if TYPE_CHECKING:
     from pulsar_native.engine.client_context import ClientContext
 
-_log = logging.getLogger("pulsar_native.handler")
+_log = get_logger("pulsar_native.handler")
 
 _Answer = TypeVar("_Answer")
 
@@ -247,6 +249,10 @@ class Handler(ABC):
                     return
                 self.not_back_yet(error)
                 _log.warning("%s is not connected yet: %s", self.describe(), log_text(error))
+            except CALLBACK_ERRORS as error:
+                if cancels_task(error):
+                    raise
+                _log.warning("%s is not connected yet: %s", self.describe(), type(error).__name__)
             else:
                 self._backoff.reset()
                 _log.info("%s is connected again", self.describe())

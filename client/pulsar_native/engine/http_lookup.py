@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import NO_CREDENTIALS
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, called_in_thread
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.enums import RegexSubscriptionMode
@@ -45,6 +46,9 @@ _MODES = {
     RegexSubscriptionMode.NonPersistentOnly: "NON_PERSISTENT",
     RegexSubscriptionMode.AllTopics: "ALL",
 }
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class HttpLookup:
@@ -99,7 +103,7 @@ class HttpLookup:
     async def _get(self, path: str, query: Mapping[str, str], topic: str | None) -> HttpAnswer:
         service, loop = self._service, self._engine.loop
         info, hosts, scheme = service.info, service.hosts, service.url.scheme
-        service.begin_with(info.authentication)
+        await service.begin_with(info.authentication)
         target = path + (f"?{urlencode(query)}" if query else "")
         tls = await self._tls.current(info) if scheme == "https" else None
         failure: PulsarException | None = None
@@ -145,15 +149,17 @@ def _followed(
 def _headers_of(authentication: Credentials | None) -> dict[str, str]:
     if authentication is None:
         return {}
-    try:
-        return authentication.http_headers()
-    except PulsarException:
-        raise
-    except Exception as error:
-        # The plug-in is the application's own: its error's text may contain the secret, so only its type is repeated.
-        raise ErrorGettingAuthenticationData(
-            f"The authentication plug-in failed with {type(error).__name__}"
-        ) from error
+    what, failure = "http_headers of the authentication plug-in", ErrorGettingAuthenticationData
+    headers = called_in_thread(what, failure, lambda: authentication.http_headers())
+    if not isinstance(headers, dict):
+        raise failure(f"{what} returned {type(headers).__name__}, not dict")
+    for name, value in headers.items():
+        # The values are not repeated: they are the secret.
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise failure(f"{what} returned a name that no header has")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise failure(f"{what} returned a value of {name!r} that is not one line of text")
+    return headers
 
 
 def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication: Credentials | None) -> PulsarException:
@@ -197,21 +203,28 @@ def _object(answer: HttpAnswer, topic: str) -> dict[str, Any]:
 
 
 def _schema_response(topic: TopicName, found: dict[str, Any]) -> pb.CommandGetSchemaResponse:
-    kind, data, properties = str(found.get("type")), str(found.get("data") or ""), found.get("properties") or {}
+    kind, data, properties = str(found.get("type")), found.get("data") or "", found.get("properties") or {}
     number = _WIRE_KINDS.get(kind.replace("_", "").lower())
     if number is None:
         raise ReadError(f"The web service names the unknown kind {kind!r} of schema", topic=topic.full)
     version = found.get("version")
-    return pb.CommandGetSchemaResponse(
-        request_id=0,
-        schema=pb.Schema(
-            name=f"{topic.namespace}/{topic.local_name}",
-            type=pb.Schema.Type.Name(number),
-            schema_data=_key_value_data(data) if kind == "KEY_VALUE" else data.encode(),
-            properties=[{"key": str(key), "value": str(value)} for key, value in properties.items()],
-        ),
-        schema_version=version.to_bytes(8, "big", signed=True) if isinstance(version, int) else b"",
-    )
+    if not isinstance(data, str) or not isinstance(properties, dict):
+        raise ReadError(
+            "The web service answered a schema without text as data or an object as properties", topic=topic.full
+        )
+    try:
+        return pb.CommandGetSchemaResponse(
+            request_id=0,
+            schema=pb.Schema(
+                name=f"{topic.namespace}/{topic.local_name}",
+                type=pb.Schema.Type.Name(number),
+                schema_data=_key_value_data(data) if kind == "KEY_VALUE" else data.encode(),
+                properties=[{"key": str(key), "value": str(value)} for key, value in properties.items()],
+            ),
+            schema_version=version.to_bytes(8, "big", signed=True) if isinstance(version, int) else b"",
+        )
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ReadError("The web service answered a schema that cannot be read", topic=topic.full) from error
 
 
 # The web service spells AVRO, KEY_VALUE and BOOLEAN what the protocol calls Avro, KeyValue and Bool.

@@ -5,19 +5,19 @@ Rules: a chain references the producer, consumer or reader weakly, since that re
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native.config.base import check_no_coroutine
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 
-_log = logging.getLogger("pulsar_native.interceptor")
+_log = get_logger("pulsar_native.interceptor")
 
 
 class _Chain:

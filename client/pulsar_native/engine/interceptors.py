@@ -8,12 +8,12 @@ capacity. `on_send_acknowledgement` runs with its receipt or failure.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -38,7 +38,7 @@ from pulsar_native.wire.entry import EntryKey
 if TYPE_CHECKING:
     from pulsar_native.engine.transaction import TransactionWork
 
-_log = logging.getLogger("pulsar_native.interceptor")
+_log = get_logger("pulsar_native.interceptor")
 
 
 class InterceptedProducer(TopicProducer):
@@ -76,7 +76,10 @@ class InterceptedProducer(TopicProducer):
         def attempt() -> Backpressure | None:
             own_fields = self.chain.encode(message)
             chosen = super(InterceptedProducer, self).route(message.payload, message)
-            return chosen.enqueue(message.payload, own_fields, message, notifying, flush=flush)
+            send = partial(chosen.enqueue, message.payload, own_fields, message, notifying, flush=flush)
+            full = send()
+            # The router chooses once, too.
+            return None if full is None else full._replace(retry=send)
 
         return notifying.tried(attempt)
 
@@ -292,4 +295,5 @@ class _NotifyingCallback:
             raise
         if full is None:
             return None
-        return full._replace(retry=lambda: self.tried(attempt), on_give_up=lambda error: self.report(None, error))
+        again = full.retry or attempt
+        return full._replace(retry=lambda: self.tried(again), on_give_up=lambda error: self.report(None, error))

@@ -31,6 +31,7 @@ from pulsar_native.exceptions import (
     ConnectTimeout,
     LookupError,
     PulsarException,
+    ReadError,
     ServiceUnitNotReady,
     Timeout,
     TopicNotFound,
@@ -44,6 +45,8 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")
 
+# Far more than a cluster serves.
+_MAX_PARTITIONS = 100_000
 # Cached: each access is a search by name.
 _CONNECT = pb.CommandLookupTopicResponse.Connect
 _NO_TOPIC = (
@@ -220,7 +223,7 @@ class Lookup:
                     connection.answer(ids[0], begun[0], pb.CommandPartitionedTopicMetadataResponse), topic
                 )
                 if counted.partitions:
-                    return int(counted.partitions), None
+                    return _checked_count(counted.partitions, topic), None
                 try:
                     answer = await connection.answer(ids[1], begun[1], pb.CommandLookupTopicResponse)
                     is_found = answer.response == _CONNECT
@@ -235,13 +238,13 @@ class Lookup:
 
     async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         if await self._is_http(None):
-            return await self._http.partitions(topic, auto_create)
+            return _checked_count(await self._http.partitions(topic, auto_create), topic)
         connection = await self._pool.to_service()
         request_id = next(self._request_ids)
         frame = commands.partition_metadata(topic.full, request_id, auto_create=auto_create)
         expected = pb.CommandPartitionedTopicMetadataResponse
         answer = await self._ask(connection, request_id, frame, topic, expected)
-        return int(answer.partitions)
+        return _checked_count(answer.partitions, topic)
 
     async def topics_of_namespace(
         self,
@@ -372,6 +375,13 @@ class Lookup:
             self._config.max_backoff_interval_ms / 1000,
             random.random,
         )
+
+
+def _checked_count(count: int, topic: TopicName) -> int:
+    # Every partition costs memory, and time of the loop that all clients share.
+    if not 0 <= count <= _MAX_PARTITIONS:
+        raise ReadError(f"The number of partitions is not from 0 to {_MAX_PARTITIONS}", topic=topic.full)
+    return count
 
 
 def _in_time(error: PulsarException) -> PulsarException:

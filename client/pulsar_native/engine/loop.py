@@ -12,18 +12,19 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import logging
+import inspect
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.eager_call import EagerCall, leave_thread
 from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed, Interrupted, OperationNotSupported, PulsarException
 
-_log = logging.getLogger("pulsar_native.loop")
+_log = get_logger("pulsar_native.loop")
 
 T = TypeVar("T")
 
@@ -272,14 +273,20 @@ class Engine:
     def _check_may_block(self, coroutine: Coroutine[Any, Any, Any] | EagerCall[Any]) -> None:
         try:
             check_generation(self.generation)
-            if self.on_loop():
-                raise OperationNotSupported(
-                    "A blocking call was made inside a callback of the client, where it would wait for itself; "
-                    "use the *_async form there, or another thread"
-                )
+            self.check_may_wait()
         except PulsarException:
             coroutine.close()
             raise
+
+    def check_may_wait(self) -> None:
+        """Raise `OperationNotSupported` on the engine's thread, where a call that waits would wait for itself.
+        Thread-safe.
+        """
+        if self.on_loop():
+            raise OperationNotSupported(
+                "A blocking call was made inside a callback of the client, where it would wait for itself; "
+                "use the *_async form there, or another thread"
+            )
 
     async def enter_loop(self) -> None:
         """Continue on the loop, if the coroutine was begun in the calling thread by `run_eager`."""
@@ -313,6 +320,26 @@ async def gather_settled(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             raise result
         settled.append(result)
     return settled
+
+
+def called_in_thread(what: str, failure: type[PulsarException], function: Callable[..., Any], *args: object) -> Any:
+    """Return the result of an application's function; for a thread of the executor, never the main one.
+
+    What it raises, but for a PulsarException, becomes `failure` with its type only, as its text may contain a secret;
+    so does a coroutine, which nothing would await. `what` names the function.
+    """
+    try:
+        answer = function(*args)
+    except PulsarException:
+        raise
+    except BaseException as error:
+        # A StopIteration would never end the future of `asyncio.to_thread`, a cancellation would end the task that
+        # waits for it, and an exit or interrupt the loop. Ctrl-C itself interrupts the main thread only.
+        raise failure(f"{what} failed with {type(error).__name__}") from error
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise failure(f"{what} must be a plain function, not a coroutine function: it is not awaited")
+    return answer
 
 
 def acquire_thread_engine() -> Engine:
@@ -364,12 +391,18 @@ def _start_thread() -> Engine:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped: `sys.exit` in what an application has the client call must not end it."""
+    """Run the loop until it is stopped: `sys.exit` in what an application has the client call must not end it, nor
+    KeyboardInterrupt, which Ctrl-C raises in the main thread only.
+    """
     while True:
         try:
             loop.run_forever()
-        except SystemExit:
-            _log.exception("sys.exit was called in the client's thread, where it ends nothing")
+        except (SystemExit, KeyboardInterrupt) as error:
+            what = "sys.exit was called" if isinstance(error, SystemExit) else "KeyboardInterrupt was raised"
+            _log.exception("%s in the client's thread, where it ends nothing", what)
+        except Exception:
+            # Handlers of the application raise for asyncio's own records, too, which it makes outside of any call.
+            _log.exception("An error has left the client's event loop, which is run again")
         else:
             return
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import random
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.loop import Engine
@@ -23,7 +23,7 @@ from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, PulsarException, Timeout
 from pulsar_native.service_url import Address, ServiceUrl
 
-_log = logging.getLogger("pulsar_native.pool")
+_log = get_logger("pulsar_native.pool")
 
 _Key = tuple[Address, Address, int]
 
@@ -136,9 +136,9 @@ class ConnectionPool:
 
     async def _open(self, logical: Address, physical: Address) -> Connection:
         service, loop = self._service, self._engine.loop
-        generation, hosts, info = service.generation, service.hosts, service.info
-        service.begin_with(info.authentication)
-        tls = await self._tls.current(info) if service.use_tls else None
+        generation, hosts, info, use_tls = service.generation, service.hosts, service.info, service.use_tls
+        await service.begin_with(info.authentication)
+        tls = await self._tls.current(info) if use_tls else None
         attempt = None if self.meter is None else self.meter.attempt()
         try:
             connection = await Connection.open(

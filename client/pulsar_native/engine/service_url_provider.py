@@ -10,15 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import random
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, called_in_thread
 from pulsar_native.engine.transport import dial
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+    PulsarException,
+    log_text,
+)
 from pulsar_native.protocol.service_resolver import FailoverCore, HostRotation
 from pulsar_native.service_info import (
     AutoClusterFailover,
@@ -32,7 +40,7 @@ from pulsar_native.service_url import Address, ServiceUrl
 if TYPE_CHECKING:
     from pulsar_native.service_info import ServiceSource
 
-_log = logging.getLogger("pulsar_native.service")
+_log = get_logger("pulsar_native.service")
 
 
 class ServiceUrlProvider:
@@ -49,7 +57,8 @@ class ServiceUrlProvider:
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._provider: ServiceInfoProvider | None = None
-        self._started: list[Credentials] = []
+        # Started plug-ins, and the one being started.
+        self._plugins: list[Credentials] = []
         self._closed = False
         if isinstance(config.service_url, str):
             self._use(self._by_config(str(config.parsed_url())))
@@ -86,7 +95,7 @@ class ServiceUrlProvider:
             self._check_open()
             self._use(info)
             self.is_known = False
-            await self._called(provider.initialize, self.push)
+            await self._called("initialize of the ServiceInfoProvider", provider.initialize, self.push)
             self.is_known = True
 
     def _check_open(self) -> None:
@@ -94,7 +103,7 @@ class ServiceUrlProvider:
             raise AlreadyClosed("The client is closed")
 
     async def _asked(self, supply: Callable[[], str | ServiceInfo]) -> ServiceInfo:
-        answer = await self._called(supply)
+        answer = await self._called("The service URL's supplier", supply)
         if isinstance(answer, str):
             return self._by_config(answer)
         if not isinstance(answer, ServiceInfo):
@@ -103,13 +112,8 @@ class ServiceUrlProvider:
             return dataclasses.replace(answer, authentication=self._config.authentication)
         return answer
 
-    async def _called(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return await asyncio.to_thread(function, *args)
-        except PulsarException:
-            raise
-        except Exception as error:
-            raise InvalidConfiguration(f"The service URL's supplier failed with {type(error).__name__}") from error
+    async def _called(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.to_thread(called_in_thread, what, InvalidConfiguration, function, *args)
 
     def _use(self, info: ServiceInfo) -> None:
         url = ServiceUrl.parse(info.service_url)
@@ -131,11 +135,28 @@ class ServiceUrlProvider:
             quarantine_maximum=self._config.service_url_quarantine_max_duration_seconds,
         )
 
-    def begin_with(self, authentication: Credentials | None) -> None:
-        """Start a plug-in before its first use; each one once."""
-        if authentication is not None and not any(authentication is each for each in self._started):
-            self._started.append(authentication)
-            authentication.start()
+    async def begin_with(self, authentication: Credentials | None) -> None:
+        """Start a plug-in before its first use; each one once, and again after it failed."""
+        if authentication is not None and (self._starting.locked() or not self._has_started(authentication)):
+            # To its end: a plug-in that is being started must not be started by the next caller, too.
+            await self._engine.shield(self._start(authentication))
+
+    def _has_started(self, authentication: Credentials) -> bool:
+        return any(authentication is each for each in self._plugins)
+
+    async def _start(self, authentication: Credentials) -> None:
+        async with self._starting:
+            if self._has_started(authentication):
+                return
+            self._check_open()
+            # Stored first: closing the client closes it, also during its start.
+            self._plugins.append(authentication)
+            what, failure = "start of the authentication plug-in", ErrorGettingAuthenticationData
+            try:
+                await asyncio.to_thread(called_in_thread, what, failure, authentication.start)
+            except PulsarException:
+                self._plugins.remove(authentication)
+                raise
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -173,6 +194,10 @@ class ServiceUrlProvider:
                 self.change(await self._asked(source.supply))
             except PulsarException as error:
                 _log.warning("The service URL stays as it is: %s", error)
+            except CALLBACK_ERRORS as error:
+                if cancels_task(error):
+                    raise
+                _log.warning("The service URL stays as it is: %s", type(error).__name__)
 
     async def _fail_over(self, source: AutoClusterFailover) -> None:
         clusters = [source.primary, *source.secondary]
@@ -182,8 +207,13 @@ class ServiceUrlProvider:
             switch_back_threshold=source.switch_back_threshold,
         )
         while True:
-            if await self._checked(core, clusters):
-                self.change(clusters[core.current])
+            try:
+                if await self._checked(core, clusters):
+                    self.change(clusters[core.current])
+            except CALLBACK_ERRORS as error:
+                if cancels_task(error):
+                    raise
+                _log.warning("The check of the clusters failed with %s", type(error).__name__)
             await asyncio.sleep(source.check_interval_ms / 1000)
 
     async def _checked(self, core: FailoverCore, clusters: list[ServiceInfo]) -> bool:
@@ -205,26 +235,31 @@ class ServiceUrlProvider:
 
     # --- close ------------------------------------------------------------------------------------------------------
 
-    def close(self) -> asyncio.Future[None] | None:
-        """Stop watching and close plug-ins; returns a future of the provider's own close."""
+    def close(self) -> asyncio.Future[Any] | None:
+        """Stop watching and close the plug-ins and the provider; returns a future of their ends, if there are any."""
         if self._closed:
             return None
         self._closed = True
         if self._watching is not None:
             self._watching.cancel()
-        for authentication in self._started:
-            authentication.close()
-        self._started.clear()
+        closes = [("close of the authentication plug-in", each.close) for each in self._plugins]
+        self._plugins.clear()
         provider, self._provider = self._provider, None
-        if provider is None:
+        if provider is not None:
+            closes.append(("close of the ServiceInfoProvider", provider.close))
+        if not closes:
             return None
-        # It may join a thread of its own, so not on the loop; the loop's end waits for its executor.
-        ended = self._engine.loop.run_in_executor(None, provider.close)
-        ended.add_done_callback(_log_failure)
-        return ended
+        # Each may join a thread of its own, so not on the loop; the loop's end waits for its executor.
+        loop = self._engine.loop
+        if not loop.is_closed():
+            return asyncio.gather(*(loop.run_in_executor(None, _close, *each) for each in closes))
+        for each in closes:
+            threading.Thread(target=_close, args=each).start()
+        return None
 
 
-def _log_failure(ended: asyncio.Future[None]) -> None:
-    error = None if ended.cancelled() else ended.exception()
-    if error is not None:
-        _log.warning("Closing the service info provider failed with %s", type(error).__name__)
+def _close(what: str, close: Callable[[], None]) -> None:
+    try:
+        called_in_thread(what, InvalidConfiguration, close)
+    except PulsarException as error:
+        _log.warning("Closing the client: %s", log_text(error))

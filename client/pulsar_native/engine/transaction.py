@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.transaction_coordinator import ASSIGN_TOPIC, Coordinator
@@ -48,7 +48,7 @@ from pulsar_native.wire.entry import EntryKey
 if TYPE_CHECKING:
     from pulsar_native.engine.client_context import ClientContext
 
-_log = logging.getLogger("pulsar_native.transaction")
+_log = get_logger("pulsar_native.transaction")
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 # Maximum number of entries in an ACK.

@@ -9,11 +9,11 @@ lost is sent again until its deadline, since the coordinator identifies transact
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.exceptions import (
@@ -31,7 +31,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from pulsar_native.engine.client_context import ClientContext
 
-_log = logging.getLogger("pulsar_native.transaction")
+_log = get_logger("pulsar_native.transaction")
 
 ASSIGN_TOPIC = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
 _MAX_REQUESTS = 1000

@@ -362,7 +362,7 @@ async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tup
     try:
         async with asyncio.timeout(timeout):
             return await engine.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # A name that is no host name fails in its encoding.
         reason = str(error) or f"no answer within connection_timeout_ms ({timeout:g} s)"
         raise ConnectError(
             f"The host name {address.host!r} cannot be resolved: {reason}", broker=str(address)

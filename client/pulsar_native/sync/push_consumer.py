@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._type_vars import T
 from pulsar_native._validation import checked_schema
@@ -39,7 +39,7 @@ from pulsar_native.sync.client import Client
 MessageListenerConcurrently = Callable[[list[Message[T]], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
 MessageListenerOrderly = Callable[[list[Message[T]], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
 
-_log = logging.getLogger("pulsar_native.push_consumer")
+_log = get_logger("pulsar_native.push_consumer")
 
 # How long a thread above the smallest number waits for work before it ends.
 _IDLE_SECONDS = 60.0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import Self
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.engine.transaction import TransactionWork
@@ -13,7 +13,7 @@ from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.txn_id import TxnId
 
-_log = logging.getLogger("pulsar_native.transaction")
+_log = get_logger("pulsar_native.transaction")
 
 
 class Transaction(NotPicklable):

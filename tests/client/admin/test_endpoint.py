@@ -168,9 +168,9 @@ def test_unreachable_error_names_action_topic_address() -> None:
 
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"\n <!DOCTYPE html>"])
 def test_web_page_is_no_success(page: bytes) -> None:
-    with http_peer(lambda asked: Answer(200, page)) as other:
-        with pytest.raises(ReadError, match=r"set the retention of a/b: .* web page; is the admin URL"):
-            AdminClient(other.url).set_retention("a/b", 1, 1)
+    expected = pytest.raises(ReadError, match=r"set the retention of a/b: .* web page; is the admin URL")
+    with http_peer(lambda asked: Answer(200, page)) as other, expected:
+        AdminClient(other.url).set_retention("a/b", 1, 1)
 
 
 def test_admin_url_path_is_prefix(broker: Broker) -> None:

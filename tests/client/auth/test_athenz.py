@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import pickle
@@ -110,6 +111,10 @@ def test_athenz_expiring_token_refetched_or_kept(key_path: Path) -> None:
     ("answer", "error"),
     [
         (Answer(401), AuthenticationError),
+        (Answer(429), ConnectError),
+        (Answer(500), ConnectError),
+        (Answer(body=b'{"token": "x", "expiryTime": true}'), ErrorGettingAuthenticationData),
+        (Answer(body=b'{"token": "x", "expiryTime": 1%s}' % (b"0" * 400)), ErrorGettingAuthenticationData),
         (Answer(body=b"not json"), ErrorGettingAuthenticationData),
         (Answer(body=b'{"token": "x"}'), ErrorGettingAuthenticationData),
         (Answer(body=b'{"token": "", "expiryTime": 9999999999}'), ErrorGettingAuthenticationData),
@@ -119,7 +124,7 @@ def test_athenz_server_errors(key_path: Path, answer: Answer, error: type[Pulsar
     with http_peer(lambda asked: answer) as zts:
         with pytest.raises(error) as caught:
             AuthenticationAthenz(parameters(zts.url, str(key_path))).auth_data()
-        assert type(caught.value) is error
+        assert type(caught.value) is error and "failed with" not in str(caught.value)
 
 
 def test_athenz_server_or_key_missing(key_path: Path, tmp_path: Path) -> None:
@@ -157,11 +162,11 @@ class OwnZts:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.failing = False
+        self.failure: type[BaseException] | None = None
 
     def role_token(self, provider_domain: str) -> RoleToken:
-        if self.failing:
-            raise RuntimeError("very-secret")
+        if self.failure is not None:
+            raise self.failure("very-secret")
         self.asked.append(provider_domain)
         return RoleToken(f"role-{len(self.asked)}", time.time() + 7200)
 
@@ -176,7 +181,33 @@ def test_athenz_custom_zts_client() -> None:
         assert (connect.auth_method_name, connect.auth_data) == ("athenz", b"role-1")
     assert own.asked == ["p"]
     broken = OwnZts()
-    broken.failing = True
-    with pytest.raises(ErrorGettingAuthenticationData, match="RuntimeError") as caught:
-        AuthenticationAthenz('{"providerDomain": "p"}', zts_client=broken).auth_data()
-    assert "very-secret" not in str(caught.value)
+    for failure in (RuntimeError, SystemExit, asyncio.CancelledError):
+        broken.failure = failure
+        with pytest.raises(ErrorGettingAuthenticationData, match=failure.__name__) as caught:
+            AuthenticationAthenz('{"providerDomain": "p"}', zts_client=broken).auth_data()
+        assert "very-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        "role",
+        ("role", 9e9),
+        RoleToken(b"role", 9e9),  # type: ignore[arg-type]
+        RoleToken("role", None),  # type: ignore[arg-type]
+        RoleToken("role", "9"),  # type: ignore[arg-type]
+        RoleToken("role", True),
+        RoleToken("role", 10**400),
+    ],
+    ids=lambda returned: repr(returned)[:40],
+)
+def test_athenz_zts_client_other_result_raises(returned: Any) -> None:
+    class Odd:
+        def role_token(self, provider_domain: str) -> RoleToken:
+            return returned  # type: ignore[no-any-return]
+
+    plug_in = AuthenticationAthenz('{"providerDomain": "p"}', zts_client=Odd())
+    with pytest.raises(ErrorGettingAuthenticationData, match=rf"\({type(returned).__name__}\): it must return a Role"):
+        plug_in.auth_data()
+    assert plug_in.secrets() == []

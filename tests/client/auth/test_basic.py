@@ -61,6 +61,14 @@ def test_basic_incomplete_login_raises(arguments: dict[str, str]) -> None:
     assert "topsecret" not in str(caught.value)
 
 
+def test_basic_login_lone_surrogate_raises() -> None:
+    for login in (("me", "topsecret\ud800"), ("me\ud800", "topsecret")):
+        with pytest.raises(InvalidConfiguration, match="lone surrogate") as caught:
+            AuthenticationBasic(*login)
+        assert "topsecret" not in str(caught.value)
+        assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
 def test_basic_from_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "login"
     whole = AuthenticationBasic.from_reference(f"file://{path}")

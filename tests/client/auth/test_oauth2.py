@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, quote_plus
 
 import pytest
 
@@ -144,6 +144,30 @@ def test_oauth2_lifetime_as_text(issuer: Issuer) -> None:
     assert [plugin.auth_data(), plugin.auth_data()] == [b"token-0", b"token-0"]
 
 
+@pytest.mark.parametrize("lifetime", [10**400, "9" * 5000, 1e308, float("inf")], ids=["int", "str", "float", "inf"])
+def test_oauth2_huge_lifetime_caches_token(issuer: Issuer, lifetime: object) -> None:
+    issuer.lifetime = lifetime
+    plugin = AuthenticationOauth2(parameters(issuer.url))
+    assert [plugin.auth_data(), plugin.auth_data()] == [b"token-0", b"token-0"]
+
+
+def test_oauth2_valid_token_survives_unexpected_error(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, oauth2)
+    issuer.lifetime = 3
+    plugin = AuthenticationOauth2(parameters(issuer.url))
+    assert plugin.auth_data() == b"token-0"
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(oauth2, "exchange", fail)
+    clock.advance(2.99)
+    assert plugin.auth_data() == b"token-0"
+    clock.advance(0.02)
+    with pytest.raises(RuntimeError):
+        plugin.auth_data()
+
+
 def test_oauth2_valid_token_survives_failing_issuer(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = stopped_clock(monkeypatch, oauth2)
     issuer.lifetime = 3
@@ -220,6 +244,13 @@ def test_oauth2_private_key_forms(issuer: Issuer, tmp_path: Path, form: int) -> 
     assert {"topsecret", "token-0"} <= set(plugin.secrets())
 
 
+def test_oauth2_key_file_with_byte_order_mark(issuer: Issuer, tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    path.write_text(json.dumps(KEY), encoding="utf-8-sig")
+    text = json.dumps({"issuer_url": issuer.url, "private_key": f"file://{path}"})
+    assert AuthenticationOauth2(text).auth_data() == b"token-0"
+
+
 def test_oauth2_replaced_key_file_applies(issuer: Issuer, tmp_path: Path) -> None:
     path = tmp_path / "key.json"
     path.write_text(json.dumps({**KEY, "client_secret": "outdated"}))
@@ -231,7 +262,14 @@ def test_oauth2_replaced_key_file_applies(issuer: Issuer, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "key", ["/missing/key.json", "data:application/json;base64,%%%", "data:,topsecret", 'data:,{"client_id": "me"}']
+    "key",
+    [
+        "/missing/key.json",
+        "data:application/json;base64,%%%",
+        "data:,topsecret",
+        'data:,{"client_id": "me"}',
+        'data:,{"client_id": "me", "client_secret": "topsecret\\ud800"}',
+    ],
 )
 def test_oauth2_invalid_key_raises_without_key_text(issuer: Issuer, key: str) -> None:
     plugin = AuthenticationOauth2(json.dumps({"issuer_url": issuer.url, "private_key": key}))
@@ -246,6 +284,17 @@ def test_oauth2_refusal_shows_reason_not_secret(issuer: Issuer) -> None:
     with pytest.raises(AuthenticationError, match=r"invalid_client: bad secret \['\*\*\*'\]") as caught:
         AuthenticationOauth2(text).auth_data()
     assert "wrongsecret" not in str(caught.value) and not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "echo", [quote("top/ secret", safe=""), quote_plus("top/ secret"), base64.b64encode(b"me:top/ secret").decode()]
+)
+def test_oauth2_refusal_masks_encoded_secret(issuer: Issuer, echo: str) -> None:
+    issuer.failure = answer_json({"error": "invalid_client", "error_description": f"got {echo}"}, 401)
+    plugin = AuthenticationOauth2(parameters(issuer.url, client_secret="top/ secret"))
+    with pytest.raises(AuthenticationError, match=r"invalid_client: got \*\*\*\)"):
+        plugin.auth_data()
+    assert echo in plugin.secrets()
 
 
 @pytest.mark.parametrize(
@@ -302,6 +351,9 @@ def test_oauth2_issuer_with_tls(tmp_path: Path) -> None:
         ('{"issuer_url": "https://i", "private_key": "/k", "client_id": "me", "client_secret": "topsecret"}', "either"),
         ('{"issuer_url": "https://i", "private_key": "/k", "audiense": "topsecret"}', "did you mean 'audience'"),
         ('{"issuer_url": "https://i", "private_key": "/k", "type": "password"}', "client_credentials"),
+        ('{"issuer_url": "https://i", "private_key": "https://x/topsecret"}', "must be a path, file:///path or data:"),
+        ('{"issuer_url": "https://i", "private_key": "/topsecret\\u0000"}', "must be a path, file:///path or data:"),
+        ('{"issuer_url": "https://i", "client_id": "me", "client_secret": "topsecret\\ud800"}', "lone surrogate"),
     ],
 )
 def test_oauth2_invalid_parameters_raise_at_first_use(text: str, message: str) -> None:
@@ -310,7 +362,7 @@ def test_oauth2_invalid_parameters_raise_at_first_use(text: str, message: str) -
         made.check()
     with pytest.raises(AuthenticationError, match=message) as caught:
         made.auth_data()
-    assert "topsecret" not in str(caught.value)
+    assert "topsecret" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__cause__.__context__!r}"
 
 
 @pytest.mark.parametrize("url", ["http://issuer.example.org", "ftp://x", "https://", "http://10.0.0.1:8080"])

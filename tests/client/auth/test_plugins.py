@@ -103,6 +103,13 @@ def test_plugin_unknown_name_raises(name: str) -> None:
     assert "topsecret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["nope topsecret", "token:topsecret", f"{'e' * 50}.topsecret.{'x' * 20}"])
+def test_plugin_name_of_other_text_not_repeated(name: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="no authentication plug-in of this name: known are") as caught:
+        Authentication(name, "")
+    assert "topsecret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("name", "text"), [(5, ""), ("token", b"token:x")])
 def test_plugin_arguments_of_another_type_raise(name: object, text: object) -> None:
     with pytest.raises(InvalidConfiguration, match="of Authentication must be a str, not"):

@@ -93,6 +93,8 @@ def test_tls_context_encrypted_key_raises_without_prompt(certificates: Certifica
     os.waitpid(child, 0)
     os.close(terminal)
     assert b"refused: The client certificate" in shown and b"encrypted.pem" in shown
+    with pytest.raises(InvalidConfiguration, match=r"encrypted\.pem' cannot be used: the key has a password"):
+        client_tls_context(certificate=(str(certificates.client_certificate), str(encrypted)))
 
 
 @pytest.mark.parametrize("insecure", [False, True])

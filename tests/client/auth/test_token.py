@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import subprocess
@@ -101,6 +102,16 @@ def test_token_supplier_result_checked_not_repeated(supplied: object) -> None:
 def test_token_supplier_may_return_bytes() -> None:
     plugin = AuthenticationToken(lambda: b"topsecret")
     assert (plugin.auth_data(), plugin.secrets()) == (b"topsecret", ["topsecret"])
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, asyncio.CancelledError])
+def test_token_supplier_odd_exception_is_cause(error: type[BaseException]) -> None:
+    def fail() -> str:
+        raise error("vault")
+
+    with pytest.raises(ErrorGettingAuthenticationData, match=error.__name__) as caught:
+        AuthenticationToken(fail).auth_data()
+    assert isinstance(caught.value.__cause__, error) and "vault" not in log_text(caught.value)
 
 
 def test_token_supplier_exception_is_cause() -> None:

@@ -29,6 +29,13 @@ CLIENT_REFUSALS = [
     ({"concurrent_lookup_requests": 0}, InvalidConfiguration, "concurrent_lookup_requests"),
     ({"connections_per_broker": -1}, InvalidConfiguration, "connections_per_broker"),
     ({"connections_per_broker": True}, InvalidConfiguration, "not bool"),
+    *(
+        ({name: 1.5}, InvalidConfiguration, f"{name} must be an int, not float")
+        for name, usual in vars(ClientConfig(service_url=URL)).items()
+        if type(usual) is int and not name.endswith("_seconds")
+    ),
+    ({"keep_alive_interval_seconds": "30"}, InvalidConfiguration, "keep_alive_interval_seconds must be a number"),
+    ({"description": ["a"]}, InvalidConfiguration, "description must be None or a str, not list"),
     ({"max_lookup_redirects": -1}, InvalidConfiguration, "max_lookup_redirects"),
     ({"memory_limit_bytes": -1}, InvalidConfiguration, "memory_limit_bytes"),
     ({"starting_backoff_interval_ms": 0}, InvalidConfiguration, "starting_backoff_interval_ms"),

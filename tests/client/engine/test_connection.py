@@ -56,17 +56,15 @@ async def ask(core: ClientCore, connection: Connection, **options: Any) -> Any:
 class Plugin:
     """An authentication plug-in of the application."""
 
-    method_name = "mine"
-
-    def __init__(self, data: bytes | Exception) -> None:
-        self.data = data
+    def __init__(self, data: Any, method_name: Any = "mine") -> None:
+        self.data, self.method_name = data, method_name
         self.asked_in: list[int] = []
 
     def auth_data(self) -> bytes:
         self.asked_in.append(threading.get_ident())
-        if isinstance(self.data, Exception):
+        if isinstance(self.data, BaseException):
             raise self.data
-        return self.data
+        return self.data  # type: ignore[no-any-return]
 
     def http_headers(self) -> dict[str, str]:
         return {}
@@ -142,6 +140,35 @@ async def test_credentials_plugin_error_without_text(fake: FakeBroker, cores: Co
         await connect(core, fake)
     assert "topsecret" not in str(caught.value)
     assert fake.peer().gone.wait(10) and fake.seen() == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_credentials_plugin_odd_exception_raises(
+    fake: FakeBroker, cores: Cores, error: type[BaseException]
+) -> None:
+    core = cores(fake.url, authentication=Plugin(error("topsecret")))
+    with pytest.raises(ErrorGettingAuthenticationData, match=f"auth_data .* failed with {error.__name__}") as caught:
+        async with asyncio.timeout(10):
+            await connect(core, fake)
+    assert "topsecret" not in str(caught.value)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        (Plugin("topsecret"), "auth_data .* returned str, not bytes"),
+        (Plugin(bytearray(b"topsecret")), "auth_data .* returned bytearray, not bytes"),
+        (Plugin(5), "auth_data .* returned int, not bytes"),
+        (Plugin(b"topsecret", 5), "method_name .* is int, not str"),
+    ],
+    ids=["str", "bytearray", "int", "method-name"],
+)
+async def test_credentials_of_another_type_raise(fake: FakeBroker, cores: Cores, plugin: Plugin, words: str) -> None:
+    with pytest.raises(ErrorGettingAuthenticationData, match=words) as caught:
+        await connect(cores(fake.url, authentication=plugin), fake)
+    assert "topsecret" not in str(caught.value) and fake.seen() == []
 
 
 @pytest.mark.asyncio
@@ -419,6 +446,22 @@ async def test_auth_challenge_answered_with_fresh_credentials(fake: FakeBroker, 
     plugin.data = ValueError("no more")
     fake.peers[0].send(frame(Kind.AUTH_CHALLENGE, authChallenge=challenge))
     await until(lambda: not connection.is_open)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "answer", ["topsecret", StopIteration("topsecret"), asyncio.CancelledError("topsecret")], ids=repr
+)
+async def test_auth_challenge_odd_answer_closes_connection(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture, answer: object
+) -> None:
+    plugin = Plugin(b"first")
+    connection = await connect(cores(fake.url, authentication=plugin), fake)
+    plugin.data = answer
+    challenge = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="mine", auth_data=b"refresh"))
+    fake.peers[0].send(frame(Kind.AUTH_CHALLENGE, authChallenge=challenge))
+    await until(lambda: not connection.is_open, 10)
+    assert "Cannot refresh the credentials" in caplog.text and "topsecret" not in caplog.text
 
 
 @pytest.mark.asyncio

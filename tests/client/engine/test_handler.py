@@ -34,9 +34,9 @@ FAST = {"starting_backoff_interval_ms": 1, "max_backoff_interval_ms": 5}
 class Attached(Handler):
     """Handler that has no command of its own: an attachment succeeds, or raises what the test wants next."""
 
-    def __init__(self, client: ClientCore, *errors: PulsarException) -> None:
+    def __init__(self, client: ClientCore, *errors: BaseException) -> None:
         super().__init__(client, TopicName.parse("t"))
-        self.errors = list(errors)
+        self.errors: list[BaseException] = list(errors)
         self.connections: list[Connection] = []
         self.attempts = 0
         self.given_up: list[PulsarException] = []
@@ -124,6 +124,19 @@ async def test_final_error_at_reconnect_gives_up(fake: FakeBroker, cores: Cores)
     handler.on_closed_by_broker(handler.connections[0], None)
     await until(lambda: handler.given_up)
     assert handler.given_up == [error] and handler.failure is error and handler.attempts == 3
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError])
+async def test_odd_error_at_reconnect_is_retried(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    handler.errors = [error("very-secret")]
+    handler.on_closed_by_broker(handler.connections[0], None)
+    await handler.ready(10)
+    assert handler.attempts == 3
+    assert f"the handler is not connected yet: {error.__name__}" in caplog.text and "very-secret" not in caplog.text
 
 
 async def test_assigned_broker_is_tried_without_lookup(fake: FakeBroker, cores: Cores) -> None:

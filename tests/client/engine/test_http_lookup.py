@@ -89,6 +89,7 @@ async def test_http_lookup_request_and_address(cores: Cores) -> None:
         (broker_at(brokerUrl=""), LookupError, True),
         (Answer(307, headers={"Location": "ftp://elsewhere/"}), ReadError, True),
         (Answer(307, headers={"Location": "/another/path"}), ReadError, True),
+        (Answer(307, headers={"Location": "http://[bad"}), ReadError, True),
     ],
 )
 async def test_http_lookup_refusals(cores: Cores, answer: Answer, kind: type[PulsarException], retryable: bool) -> None:
@@ -156,6 +157,38 @@ async def test_http_lookup_plugin_error_without_text(cores: Cores) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        (None, "returned NoneType, not dict"),
+        (["very-secret"], "returned list, not dict"),
+        ({5: "very-secret"}, "returned a name that no header has"),
+        ({"very secret\n": "very-secret"}, "returned a name that no header has"),
+        ({"Authorization": b"very-secret"}, "a value of 'Authorization' that is not one line of text"),
+        ({"Authorization": "very-secret\n"}, "a value of 'Authorization' that is not one line of text"),
+        ({"Authorization": "very-secret\u20ac"}, "a value of 'Authorization' that is not one line of text"),
+        (StopIteration("very-secret"), "failed with StopIteration"),
+        (asyncio.CancelledError("very-secret"), "failed with CancelledError"),
+    ],
+    ids=repr,
+)
+async def test_http_lookup_plugin_odd_headers_raise(cores: Cores, headers: Any, words: str) -> None:
+    class Odd(AuthenticationBasic):
+        def http_headers(self) -> dict[str, str]:
+            if isinstance(headers, BaseException):
+                raise headers
+            return headers  # type: ignore[no-any-return]
+
+    with http_peer(lambda asked: Answer()) as peer:
+        core = cores(peer.url, authentication=Odd("me", "secret"))
+        with pytest.raises(ErrorGettingAuthenticationData, match=words) as caught:
+            async with asyncio.timeout(10):
+                await core.lookup.broker_of(TOPIC)
+        text = str(caught.value)
+        assert "http_headers of" in text and "very" not in text and peer.asked == []
+
+
+@pytest.mark.asyncio
 @pytest.mark.proves("C20")
 async def test_http_lookup_response_before_change_discarded(fake: FakeBroker, cores: Cores) -> None:
     asked_once, leave = threading.Event(), threading.Event()
@@ -185,6 +218,15 @@ async def test_http_lookup_no_partition_count_raises(cores: Cores, answered: Any
         assert caught.value.topic == TOPIC.full
 
 
+@pytest.mark.parametrize("count", [-1, 100_001, 10**30])
+async def test_http_lookup_partitions_out_of_range(cores: Cores, count: int) -> None:
+    with http_peer(lambda asked: Answer(body=json.dumps({"partitions": count}).encode())) as peer:
+        core = cores(peer.url, operation_timeout_seconds=0.2)
+        with pytest.raises(ReadError, match="number of partitions is not from 0 to 100000") as caught:
+            await core.lookup.partitions(TOPIC, core.deadline())
+        assert caught.value.topic == TOPIC.full
+
+
 async def test_http_lookup_topics_of_namespace(cores: Cores) -> None:
     answers = [
         Answer(body=b'["a", "b"]'),
@@ -208,9 +250,16 @@ async def test_http_lookup_topics_of_namespace(cores: Cores) -> None:
     [
         ({"type": "HOLOGRAM", "data": ""}, "unknown kind 'HOLOGRAM' of schema"),
         ({"type": "KEY_VALUE", "data": "{"}, "key-value schema that cannot be read"),
+        ({"type": "KEY_VALUE", "data": "\ud800"}, "schema that cannot be read"),
+        ({"type": "STRING", "data": "\ud800"}, "schema that cannot be read"),
+        ({"type": "STRING", "data": "", "properties": {"\ud800": "x"}}, "schema that cannot be read"),
+        ({"type": "STRING", "data": "", "version": 10**30}, "schema that cannot be read"),
+        ({"type": "STRING", "data": "", "properties": "abc"}, "without text as data or an object as properties"),
+        ({"type": "STRING", "data": "", "properties": [1]}, "without text as data or an object as properties"),
+        ({"type": "AVRO", "data": {"type": "int"}}, "without text as data or an object as properties"),
     ],
 )
-async def test_http_lookup_unreadable_schema_raises(cores: Cores, answered: dict[str, str], words: str) -> None:
+async def test_http_lookup_unreadable_schema_raises(cores: Cores, answered: dict[str, Any], words: str) -> None:
     with (
         http_peer(lambda asked: Answer(body=json.dumps(answered).encode())) as peer,
         pytest.raises(ReadError, match=words),

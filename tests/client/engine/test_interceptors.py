@@ -16,7 +16,7 @@ from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedProducer
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
-from pulsar_native.enums import ConsumerType, InitialPosition
+from pulsar_native.enums import ConsumerType, InitialPosition, PartitionsRoutingMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
@@ -118,6 +118,30 @@ async def test_message_waiting_for_room_is_intercepted_once(fake: FakeBroker, co
     assert again.retry() is None
     await asyncio.to_thread(fake.wait, Kind.SEND, 2)
     assert marking.seen == [b"a", b"b"] and bodies(fake) == [b"a!", b"b!"]
+
+
+async def test_intercepted_waiting_message_routed_once(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[TOPIC] = 2
+    fake.answers[Kind.SEND] = swallow
+    routed: list[bytes] = []
+
+    def router(message: Any, _metadata: Any) -> int:
+        routed.append(message.data())
+        return len(routed) % 2
+
+    producer = await producing(
+        cores(fake.url),
+        Marking(),
+        max_pending_messages=1,
+        message_routing_mode=PartitionsRoutingMode.CustomPartition,
+        message_router=router,
+    )
+    fulls = [producer.enqueue(body, b"", None, None) for body in (b"a", b"b", b"c")]
+    full = fulls[2]
+    for _ in range(3):
+        assert full is not None and full.retry is not None
+        full = full.retry()
+    assert full is not None and routed == [b"a!", b"b!", b"c!"]
 
 
 async def test_message_given_up_is_told_once(fake: FakeBroker, cores: Cores) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker_keys import Certificates
+from pulsar_native import Client
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.exceptions import (
@@ -18,6 +19,7 @@ from pulsar_native.exceptions import (
     InvalidUrl,
     LookupError,
     PulsarException,
+    ReadError,
     Timeout,
     TooManyLookupRequestException,
     TopicNotFound,
@@ -268,6 +270,22 @@ async def test_partitions(fake: FakeBroker, cores: Cores) -> None:
         seen.command.partitionMetadata.metadata_auto_creation_enabled for seen in fake.seen(Kind.PARTITIONED_METADATA)
     ]
     assert asked == [True, False]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("count", [100_001, 2**32 - 1])
+async def test_partitions_too_many_raises(fake: FakeBroker, cores: Cores, count: int) -> None:
+    fake.partitions[TOPIC.full] = count
+    core = cores(fake.url, operation_timeout_seconds=0.2)
+    with pytest.raises(ReadError, match="number of partitions is not from 0 to 100000") as caught:
+        await core.lookup.partitions(TOPIC, core.deadline())
+    assert caught.value.topic == TOPIC.full
+
+
+def test_producer_too_many_partitions_raises(fake: FakeBroker) -> None:
+    fake.partitions[TOPIC.full] = 2**32 - 1
+    with Client(fake.url, operation_timeout_seconds=1) as client, pytest.raises(ReadError, match="0 to 100000"):
+        client.create_producer(TOPIC.full)
 
 
 @pytest.mark.asyncio

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import pulsar_native
 from pulsar_native.engine import loop as loop_module
-from pulsar_native.engine.loop import Engine, acquire_thread_engine, check_generation, release_thread_engine
-from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported, Timeout
+from pulsar_native.engine.loop import (
+    Engine,
+    acquire_thread_engine,
+    called_in_thread,
+    check_generation,
+    release_thread_engine,
+)
+from pulsar_native.exceptions import AlreadyClosed, CryptoError, OperationNotSupported, Timeout
 from support.fake_broker import FakeBroker
 from support.until import wait_until
 
@@ -190,11 +198,43 @@ def test_engine_acquire_during_client_collection() -> None:
     wait_until_gone(engine_threads())
 
 
-def test_engine_outlives_exit_on_its_thread(caplog: pytest.LogCaptureFixture) -> None:
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fail_with_handler() -> None:
+    """Raise an error whose record the application's log handler raises for."""
+    logging.getLogger("asyncio").addHandler(Raising())
+    raise ValueError("in a callback")
+
+
+class Raising(logging.Handler):
+    """Handler that raises for its first two records: asyncio reports the error of the first one by the second."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        if self.count == 2:
+            logging.getLogger("asyncio").removeHandler(self)
+        raise RuntimeError("collector is down")
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (sys.exit, "sys.exit was called"),
+        (interrupt, "KeyboardInterrupt was raised"),
+        (fail_with_handler, "collector is down"),
+    ],
+)
+def test_engine_outlives_exit_on_its_thread(
+    caplog: pytest.LogCaptureFixture, end: Callable[[], None], words: str
+) -> None:
     engine = acquire_thread_engine()
-    engine.call(lambda: sys.exit(3))
-    assert engine.run(asyncio.sleep(0, "alive")) == "alive"
-    assert "sys.exit was called" in caplog.text
+    engine.call(end)
+    assert engine.run(asyncio.sleep(0, "alive"), timeout=10) == "alive"
+    assert words in caplog.text
     release_thread_engine(engine.generation, 10)
     wait_until_gone(engine_threads())
 
@@ -311,3 +351,31 @@ def test_interpreter_exit_does_not_hang(fake: FakeBroker, last: str) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, "done", "")
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_called_in_thread_error_becomes_failure(error: type[BaseException]) -> None:
+    def fails(*args: object) -> None:
+        raise error(*args)
+
+    with pytest.raises(CryptoError, match=f"get of the vault failed with {error.__name__}") as caught:
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(called_in_thread, "get of the vault", CryptoError, fails, "very-secret")
+    assert isinstance(caught.value.__cause__, error) and "very-secret" not in str(caught.value)
+
+
+def test_called_in_thread_keeps_pulsar_errors() -> None:
+    def fails() -> None:
+        raise Timeout("mine")
+
+    with pytest.raises(Timeout, match="mine"):
+        called_in_thread("get of the vault", CryptoError, fails)
+    assert called_in_thread("get of the vault", CryptoError, lambda number: number + 1, 1) == 2
+
+
+def test_called_in_thread_coroutine_refused() -> None:
+    async def get() -> bytes:
+        return b""
+
+    with pytest.raises(CryptoError, match="get of the vault must be a plain function"):
+        called_in_thread("get of the vault", CryptoError, get)

@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from pulsar_native import AutoClusterFailover, Client, ClientConfig, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.auth import Authentication
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidUrl, Timeout
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+    InvalidUrl,
+    Timeout,
+)
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
@@ -64,15 +71,25 @@ class Counting(Authentication):
     def __init__(self, token: bytes) -> None:
         self.token = token
         self.counts = [0, 0]
+        self.threads: set[int] = set()
+        # What the next start or close raises.
+        self.failure: BaseException | None = None
 
     def auth_data(self) -> bytes:
         return self.token
 
     def start(self) -> None:
-        self.counts[0] += 1
+        self._count(0)
 
     def close(self) -> None:
-        self.counts[1] += 1
+        self._count(1)
+
+    def _count(self, index: int) -> None:
+        self.counts[index] += 1
+        self.threads.add(threading.get_ident())
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
 
 
 @pytest.mark.asyncio
@@ -99,6 +116,24 @@ async def test_provider_error_raised_and_called_again(fake: FakeBroker, cores: C
     wrong = cores(Provider(17))
     with pytest.raises(InvalidConfiguration, match="int"):
         await wrong.topic_partitions("t")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("method", ["supply", "initial_service_info", "initialize"])
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_provider_odd_error_raised(
+    fake: FakeBroker, cores: Cores, method: str, error: type[BaseException]
+) -> None:
+    def fails(*args: object) -> Any:
+        raise error("very-secret")
+
+    provider = Provider(ServiceInfo(fake.url))
+    setattr(provider, method, fails)
+    core = cores(fails if method == "supply" else provider)
+    with pytest.raises(InvalidConfiguration, match=f"failed with {error.__name__}") as caught:
+        async with asyncio.timeout(10):
+            await core.topic_partitions("t")
+    assert "very-secret" not in str(caught.value)
 
 
 @pytest.mark.asyncio
@@ -186,6 +221,132 @@ async def test_provider_callable_polled(fake: FakeBroker, second: FakeBroker, co
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, asyncio.CancelledError])
+async def test_provider_polled_outlives_odd_error(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, error: type[BaseException]
+) -> None:
+    answers: list[str | BaseException] = [fake.url]
+
+    def supply() -> str:
+        answer = answers.pop() if len(answers) > 1 else answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    core = cores(PolledServiceInfo(supply, check_interval_ms=10))
+    await core.topic_partitions("t")
+    answers[:] = [second.url, error()]
+    await until(lambda: core.service.info.service_url == second.url, 10)
+    assert len(answers) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+async def test_provider_polled_outlives_failed_change(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    urls = [fake.url]
+    core = cores(PolledServiceInfo(lambda: urls[0], check_interval_ms=10))
+    await core.topic_partitions("t")
+    core.service.on_change = fails_once(core.service.on_change, error("very-secret"))
+    urls[0] = second.url
+    await until(lambda: "stays as it is" in caplog.text, 10)
+    assert error.__name__ in caplog.text and "very-secret" not in caplog.text
+    urls[0] = fake.url
+    await until(lambda: core.service.info.service_url == fake.url, 10)
+
+
+def fails_once(function: Callable[[], None], error: BaseException) -> Callable[[], None]:
+    """Return a function that raises at its first call."""
+    errors = [error]
+
+    def called() -> None:
+        if errors:
+            raise errors.pop()
+        function()
+
+    return called
+
+
+@pytest.mark.asyncio
+async def test_plugin_started_off_loop_once(fake: FakeBroker, cores: Cores) -> None:
+    plug_in = Counting(b"t")
+    core = cores(fake.url, authentication=plug_in)
+    plug_in.failure = StopIteration("very-secret")
+    with pytest.raises(ErrorGettingAuthenticationData, match=r"start .* failed with StopIteration") as caught:
+        async with asyncio.timeout(10):
+            await core.topic_partitions("t")
+    assert "very-secret" not in str(caught.value) and fake.seen(Kind.CONNECT) == []
+    # It is started again after a failure, and by one of several callers.
+    await asyncio.gather(*(core.service.begin_with(plug_in) for _ in range(3)))
+    await core.topic_partitions("t")
+    assert plug_in.counts == [2, 0]
+    await core.close()
+    assert plug_in.counts == [2, 1] and threading.get_ident() not in plug_in.threads
+
+
+@pytest.mark.asyncio
+async def test_plugin_in_start_closed_with_client(fake: FakeBroker, cores: Cores) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def start(self) -> None:
+            super().start()
+            entered.set()
+            leave.wait(10)
+
+    plug_in = Slow(b"t")
+    core = cores(fake.url, authentication=plug_in)
+    opening = asyncio.create_task(core.topic_partitions("t"))
+    assert await asyncio.to_thread(entered.wait, 10)
+    await core.close()
+    leave.set()
+    with pytest.raises((AlreadyClosed, asyncio.CancelledError)):
+        await opening
+    assert plug_in.counts == [1, 1]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("method", ["start", "close"])
+async def test_plugin_coroutine_method_refused(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    async def coroutine() -> None:
+        raise AssertionError
+
+    plug_in = Counting(b"t")
+    setattr(plug_in, method, coroutine)
+    core = cores(fake.url, authentication=plug_in)
+    words = f"{method} of the authentication plug-in must be a plain function"
+    if method == "start":
+        with pytest.raises(ErrorGettingAuthenticationData, match=words):
+            await core.topic_partitions("t")
+    else:
+        await core.topic_partitions("t")
+        await core.close()
+        assert words in caplog.text
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, asyncio.CancelledError])
+async def test_close_plugin_error_closes_the_others(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    here, there = Counting(b"here"), Counting(b"there")
+    provider = Provider(ServiceInfo(fake.url, here))
+    core = cores(provider)
+    await core.topic_partitions("t")
+    core.service.change(ServiceInfo(second.url, there))
+    await core.topic_partitions("t")
+    here.failure = error("very-secret")
+    async with asyncio.timeout(4):
+        await core.close()
+    assert (here.counts, there.counts, provider.calls[-1]) == ([1, 1], [1, 1], "close")
+    assert f"close of the authentication plug-in failed with {error.__name__}" in caplog.text
+    assert "very-secret" not in caplog.text
+
+
+@pytest.mark.asyncio
 @pytest.mark.proves("C20")
 async def test_change_url_keeps_credentials_and_validates(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     plug_in = Counting(b"t")
@@ -199,7 +360,9 @@ async def test_change_url_keeps_credentials_and_validates(fake: FakeBroker, seco
     await core.topic_partitions("t")
     assert second.seen(Kind.CONNECT)[0].command.connect.auth_data == b"t"
     assert plug_in.counts == [1, 0]
-    core.shutdown()
+    ended = core.shutdown()
+    assert ended is not None
+    await ended
     assert plug_in.counts == [1, 1]
     with pytest.raises(AlreadyClosed):
         await core.update_service_url(fake.url)
@@ -238,6 +401,37 @@ async def test_failover_and_back(fake: FakeBroker, second: FakeBroker, cores: Co
     core = cores(failover, starting_backoff_interval_ms=10)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
     assert (await core.service_info()).service_url == fake.url and producer.is_connected
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+async def test_failover_outlives_odd_error(
+    fake: FakeBroker,
+    second: FakeBroker,
+    cores: Cores,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
+) -> None:
+    core = cores(AutoClusterFailover(ServiceInfo(fake.url), [ServiceInfo(second.url)], check_interval_ms=10))
+    await core.topic_partitions("t")
+    core.service.on_change = fails_once(core.service.on_change, error("very-secret"))
+    fake.close()
+    await until(lambda: "The check of the clusters failed" in caplog.text, 10)
+    assert error.__name__ in caplog.text and "very-secret" not in caplog.text
+    checks = len(second.peers)
+    await until(lambda: len(second.peers) > checks, 10)
+
+
+def test_shutdown_after_loop_closed_closes_plugin(fake: FakeBroker) -> None:
+    plug_in = Counting(b"t")
+
+    async def use() -> AsyncClient:
+        client = AsyncClient(fake.url, authentication=plug_in)
+        await client.get_topic_partitions("t")
+        return client
+
+    asyncio.run(use()).shutdown()
+    wait_until(lambda: plug_in.counts == [1, 1], 10)
 
 
 def test_provider_dropped_client_closes_it(fake: FakeBroker) -> None:

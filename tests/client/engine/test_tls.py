@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
@@ -13,10 +14,10 @@ from typing import Any
 import pytest
 
 from broker_keys import Certificates, make_certificates
-from pulsar_native import AuthenticationTLS
+from pulsar_native import Authentication, AuthenticationTLS
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.tls import TlsContexts, tls_context
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import CertificateFileError, ErrorGettingAuthenticationData, InvalidConfiguration
 from pulsar_native.service_info import ServiceInfo
 
 URL = "pulsar+ssl://127.0.0.1:1"
@@ -124,3 +125,45 @@ def test_context_certificate_of_credentials_comes_first(files: dict[str, str]) -
     tls_context(config, ServiceInfo(URL, own, files["authority"]))
     with pytest.raises(InvalidConfiguration, match=r"/missing\.pem"):
         tls_context(config, ServiceInfo(URL, None, files["authority"]))
+
+
+class Plugin(Authentication):
+    """A plug-in whose certificate is a given value or exception."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def tls_certificate(self) -> Any:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "very-secret",
+        ("very-secret", "b", "c"),
+        (None, None),
+        (1, 2),
+        ValueError("very-secret"),
+        StopIteration("very-secret"),
+        asyncio.CancelledError("very-secret"),
+    ],
+    ids=repr,
+)
+async def test_context_plugin_odd_certificate_raises(answer: object) -> None:
+    own = TlsContexts(ClientConfig(service_url=URL))
+    with pytest.raises(ErrorGettingAuthenticationData, match="tls_certificate of the") as caught:
+        async with asyncio.timeout(10):
+            await own.current(ServiceInfo(URL, Plugin(answer)))
+    assert "very-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/ca\0.pem", "/ca\ud800.pem"])
+async def test_context_path_of_no_file_raises(path: str, files: dict[str, str]) -> None:
+    own = TlsContexts(ClientConfig(service_url=URL))
+    with pytest.raises(CertificateFileError, match="a path cannot be used for a file"):
+        await own.current(ServiceInfo(URL, None, path))
+    with pytest.raises(CertificateFileError, match="a path cannot be used for a file"):
+        await own.current(ServiceInfo(URL, AuthenticationTLS(files["certificate"], path), files["authority"]))

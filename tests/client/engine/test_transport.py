@@ -342,6 +342,12 @@ async def test_dial_unresolvable_name_raises(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.asyncio
+async def test_dial_wrong_name_raises_connect_error() -> None:
+    with pytest.raises(ConnectError, match=r"'a\.\.b' cannot be resolved: "):
+        await dial(engine_here(), Address("a..b", 6650), timeout=5, tls=None, server_name=None)
+
+
+@pytest.mark.asyncio
 async def test_dial_cancelled_leaves_no_socket(black_hole: tuple[str, int]) -> None:
     watched = asyncio.get_running_loop()._selector.get_map()  # type: ignore[attr-defined]
     before = len(watched)

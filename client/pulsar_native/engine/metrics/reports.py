@@ -6,12 +6,12 @@ Rules: one timer for all of a client. Reading is thread-safe; `now` is monotonic
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory_limit import MemoryLimit
 from pulsar_native.engine.metrics.statistics import CONSUMER_COUNTS, PRODUCER_COUNTS, Latencies
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.producer.partitioned_producer import TopicProducer
     from pulsar_native.engine.producer.producer import PartitionProducer
 
-_log = logging.getLogger("pulsar_native.stats")
+_log = get_logger("pulsar_native.stats")
 
 _PRODUCER_RATES = {"msgs_sent": "send_msgs_rate", "bytes_sent": "send_bytes_rate"}
 _CONSUMER_RATES = {"msgs_received": "rate_msgs_received", "bytes_received": "rate_bytes_received"}
