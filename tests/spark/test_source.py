@@ -57,6 +57,18 @@ def test_source_is_discovered_by_spark(read: Read, texts: Texts, topic: NewTopic
     assert texts(read(name)) == TEN
 
 
+def test_source_in_sql_is_a_view_and_no_table(
+    spark: SparkSession, broker: Broker, texts: Texts, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, TEN)
+    options = f"USING pulsar OPTIONS (`service.url` '{broker.service_url}', topic '{name}')"
+    spark.sql(f"CREATE TEMPORARY VIEW orders {options}")
+    assert texts(spark.sql("SELECT value FROM orders")) == TEN
+    with pytest.raises(PySparkException, match="tables are not supported; use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE stored_orders {options}")
+
+
 def test_source_registers_at_a_session(
     spark: SparkSession, broker: Broker, texts: Texts, topic: NewTopic, publish: Publish
 ) -> None:
