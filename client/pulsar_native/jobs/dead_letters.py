@@ -135,7 +135,10 @@ def copied_options(message: Message) -> dict[str, Any]:
     """Return the options of `send` that give a letter the keys and the event time of its message."""
     options: dict[str, Any] = {}
     if message.has_key():
-        options["partition_key"] = message.key_bytes() if message.has_base64_encoded_key() else message.partition_key()
+        text, key = message.partition_key(), message.key_bytes()
+        # A key that is not UTF-8 has a text with other characters.
+        is_text = not message.has_base64_encoded_key() and text.encode() == key
+        options["partition_key"] = text if is_text else key
     if message.ordering_key():
         options["ordering_key"] = message.ordering_key()
     if message.event_timestamp():

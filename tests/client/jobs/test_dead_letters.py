@@ -120,6 +120,14 @@ def test_letter_of_bytes_key_and_null_value() -> None:
     assert payload == b"" and set(options) == {"properties"} and "EXCEPTION_TYPE" not in options["properties"]
 
 
+def test_letter_of_key_that_is_no_text_keeps_it() -> None:
+    message = received(b"", partition_key="k")
+    # As another client may write it: protobuf does not check the encoding.
+    message.entry.fields(0, 0).MergeFromString(b"\x32\x02k\xff")
+    _, _, options = published(message)
+    assert options["partition_key"] == b"k\xff"
+
+
 def test_letter_of_chunks_names_first_and_last() -> None:
     message = received(b"x", 5, first_chunk=MessageId(-1, 7, 2, -1))
     assert published(message)[2]["properties"]["ORIGIN_MESSAGE_ID"] == "7:2:-1;7:5:-1"
