@@ -101,7 +101,10 @@ def publish(
     batches: Iterable[pyarrow.RecordBatch],
 ) -> PublishedRows:
     """Publish the batches of a task and return their rows. Blocks."""
-    rows = TaskInput() if options.delivery_guarantee == TRANSACTIONAL else None
+    from pyspark import TaskContext
+
+    is_checked = options.delivery_guarantee == TRANSACTIONAL and TaskContext.get() is not None
+    rows = TaskInput() if is_checked else None
     with Publisher(options, columns, identity) as publisher:
         for batch in batches:
             publisher.publish(batch)

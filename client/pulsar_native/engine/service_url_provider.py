@@ -251,11 +251,17 @@ class ServiceUrlProvider:
             return None
         # Each may join a thread of its own, so not on the loop; the loop's end waits for its executor.
         loop = self._engine.loop
-        if not loop.is_closed():
+        if loop.is_closed():
+            for each in closes:
+                threading.Thread(target=_close, args=each).start()
+            return None
+        try:
             return asyncio.gather(*(loop.run_in_executor(None, _close, *each) for each in closes))
-        for each in closes:
-            threading.Thread(target=_close, args=each).start()
-        return None
+        except RuntimeError:
+            # At the end of the interpreter executors take nothing any more.
+            for each in closes:
+                _close(*each)
+            return None
 
 
 def _close(what: str, close: Callable[[], None]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -432,6 +435,24 @@ def test_shutdown_after_loop_closed_closes_plugin(fake: FakeBroker) -> None:
 
     asyncio.run(use()).shutdown()
     wait_until(lambda: plug_in.counts == [1, 1], 10)
+
+
+def test_close_at_the_end_of_the_interpreter_closes_plugin(fake: FakeBroker) -> None:
+    program = """
+    import atexit, sys
+    import pulsar_native
+
+    class Own(pulsar_native.AuthenticationToken):
+        def close(self):
+            print("closed")
+
+    client = pulsar_native.Client(sys.argv[1], authentication=Own("t"))
+    client.get_topic_partitions("t")
+    atexit.register(client.close)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), fake.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
 
 
 def test_provider_dropped_client_closes_it(fake: FakeBroker) -> None:

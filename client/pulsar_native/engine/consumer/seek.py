@@ -4,14 +4,19 @@ calling thread may begin (`Engine.run_eager`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import BrokerMetadataError, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+
+# Of a request to a consumer that the broker has closed: how often it is sent again, and after how many seconds.
+_MOST_RETRIES = 10
+_RETRY_SECONDS = 0.1
 
 
 async def _ready(consumer: PartitionConsumer) -> Connection:
@@ -30,6 +35,16 @@ async def open_at_start(consumer: PartitionConsumer, deadline: float | None = No
 
 async def last_message_id(consumer: PartitionConsumer) -> MessageId:
     """Return the id of the topic's last deliverable message; entry -1 for an empty topic."""
+    for _ in range(_MOST_RETRIES):
+        with contextlib.suppress(BrokerMetadataError):
+            return await _ask_last(consumer)
+        # The broker has closed the consumer, as in an unload, and its command that tells of it is on the way.
+        await consumer.engine.enter_loop()
+        await asyncio.sleep(_RETRY_SECONDS)
+    return await _ask_last(consumer)
+
+
+async def _ask_last(consumer: PartitionConsumer) -> MessageId:
     connection = await _ready(consumer)
     if consumer.core.newest is None and consumer.position.mark_delete is None:
         # Not asked before, and nothing has arrived yet: the first entries are likely to arrive before the answer.

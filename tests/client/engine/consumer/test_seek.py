@@ -15,7 +15,7 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import BrokerMetadataError, PulsarException
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.topic import TopicName
@@ -263,6 +263,35 @@ async def test_seek_of_reader_by_time_without_mark(fake: FakeBroker, cores: Core
     ]
     await seek.seek(child, None, 1234)
     assert child.is_connected and len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == 1
+
+
+async def test_last_message_id_of_closing_consumer_asked_again(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.set_last(9)
+    child = await partition(cores(fake.url), subscribed, **READER)
+    answer = fake.answers[Kind.GET_LAST_MESSAGE_ID]
+
+    def refuse_first(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        # As in an unload, when the command that tells of it is still on the way.
+        fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+        return [failure(command.getLastMessageId.request_id, pb.MetadataError, "Consumer not found")]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = refuse_first
+    assert (await seek.last_message_id(child)).entry_id() == 9
+
+
+async def test_last_message_id_refused_for_good_raises(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seek, "_RETRY_SECONDS", 0.001)
+    child = await partition(cores(fake.url), subscribed, **READER)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
+        failure(command.getLastMessageId.request_id, pb.MetadataError)
+    ]
+    with pytest.raises(BrokerMetadataError):
+        await seek.last_message_id(child)
+    assert len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == 11
 
 
 # --- deliveries, permits and acknowledgements that cross the seek -----------------------------------------------
