@@ -15,7 +15,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_url import ServiceUrl
 
 # What the client calls of an authentication plug-in.
-PLUGIN_NAMES = ("auth_data", "method_name", "start", "close")
+_PLUGIN_NAMES = ("auth_data", "method_name", "start", "close")
 
 
 class Credentials(Protocol):
@@ -31,6 +31,12 @@ class Credentials(Protocol):
     def tls_certificate(self) -> tuple[str, str] | None: ...
     def start(self) -> None: ...
     def close(self) -> None: ...
+
+
+def check_authentication(authentication: object) -> None:
+    """Raise `InvalidConfiguration` unless it is None, or has what the client calls of a plug-in."""
+    if authentication is not None and not all(hasattr(authentication, name) for name in _PLUGIN_NAMES):
+        raise InvalidConfiguration(f"authentication must be an Authentication object, not {type_name(authentication)}")
 
 
 @dataclass(frozen=True)
@@ -50,10 +56,7 @@ class ServiceInfo:
 
     def __post_init__(self) -> None:
         ServiceUrl.parse(self.service_url)
-        if self.authentication is not None and not all(hasattr(self.authentication, name) for name in PLUGIN_NAMES):
-            raise InvalidConfiguration(
-                f"authentication must be an Authentication object, not {type_name(self.authentication)}"
-            )
+        check_authentication(self.authentication)
         if self.tls_trust_certs_file_path is not None and not isinstance(self.tls_trust_certs_file_path, str):
             raise InvalidConfiguration("tls_trust_certs_file_path must be the path of a PEM file")
 

@@ -9,7 +9,6 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any
 
-from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
     MAX_I32,
     MAX_U32,
@@ -20,7 +19,13 @@ from pulsar_native.config.base import (
     require,
 )
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.service_info import PLUGIN_NAMES, AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
+from pulsar_native.service_info import (
+    AutoClusterFailover,
+    Credentials,
+    PolledServiceInfo,
+    ServiceSource,
+    check_authentication,
+)
 from pulsar_native.service_url import ServiceUrl
 
 
@@ -160,10 +165,7 @@ class ClientConfig(Config):
             (self.tls_certificate_file_path is None) == (self.tls_private_key_file_path is None),
             "tls_certificate_file_path and tls_private_key_file_path belong together: give both or neither",
         )
-        if self.authentication is not None and not all(hasattr(self.authentication, name) for name in PLUGIN_NAMES):
-            raise InvalidConfiguration(
-                f"authentication must be an Authentication object, not {type_name(self.authentication)}"
-            )
+        check_authentication(self.authentication)
 
     def _check_service(self) -> None:
         source = self.service_url

@@ -158,6 +158,7 @@ class Producer(Closeable, Generic[T_contra]):
         :param txn: transaction that the message is sent in: consumers get it after the commit. Raises
             `InvalidTxnStatusError` if it is not open. Default None.
         """
+        # As the check does, without its call.
         if get_ident() == self._engine.thread:
             self._engine.check_may_wait()
         wait = SendWait()

@@ -300,12 +300,12 @@ async def test_plugin_in_start_closed_with_client(fake: FakeBroker, cores: Cores
 
     plug_in = Slow(b"t")
     core = cores(fake.url, authentication=plug_in)
-    opening = asyncio.create_task(core.topic_partitions("t"))
+    lookup = asyncio.create_task(core.topic_partitions("t"))
     assert await asyncio.to_thread(entered.wait, 10)
     await core.close()
     leave.set()
     with pytest.raises((AlreadyClosed, asyncio.CancelledError)):
-        await opening
+        await lookup
     assert plug_in.counts == [1, 1]
 
 

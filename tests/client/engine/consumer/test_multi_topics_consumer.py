@@ -149,9 +149,14 @@ class Subscribes:
 
 
 async def join_two(
-    fake: FakeBroker, consumer: MultiTopicsConsumer, how: str
-) -> tuple[asyncio.Task[None], Callable[[int | None], None]]:
-    """Begin to join two partitions: return the task, and what answers for the second; the first has a message."""
+    fake: FakeBroker, cores: Cores, how: str
+) -> tuple[MultiTopicsConsumer, asyncio.Task[None], Callable[[int | None], None]]:
+    """Begin to join two partitions to a consumer of one: return it, the task, and what answers for the second.
+
+    The first one has a message.
+    """
+    fake.partitions[A.full] = 1
+    consumer = await subscribe(cores(fake.url), "a")
     if how == "growth":
         fake.partitions[A.full] = 3
         work, first, second = consumer.subscriptions.update_partitions(A), A.with_partition(1), A.with_partition(2)
@@ -164,14 +169,12 @@ async def join_two(
     seen.peer.send(delivery(seen.command.subscribe.consumer_id, single_entry(b"new"), 0))
     # On the same connection: when this one has arrived, the other one has.
     await deliver(fake, consumer, 0, 1)
-    return joining, lambda error: answers.release(second, error)
+    return consumer, joining, lambda error: answers.release(second, error)
 
 
 @pytest.mark.parametrize("how", ["growth", "topic"])
 async def test_join_delivers_when_all_have_joined(fake: FakeBroker, cores: Cores, how: str) -> None:
-    fake.partitions[A.full] = 1
-    consumer = await subscribe(cores(fake.url), "a")
-    joining, answer = await join_two(fake, consumer, how)
+    consumer, joining, answer = await join_two(fake, cores, how)
     assert contents(consumer) == [b"a-partition-00"]
     woken: list[str] = []
     consumer.wait_then(lambda: woken.append("waiter"))
@@ -188,9 +191,7 @@ async def test_join_delivers_when_all_have_joined(fake: FakeBroker, cores: Cores
 
 @pytest.mark.parametrize("how", ["growth", "topic"])
 async def test_join_failed_delivers_nothing(fake: FakeBroker, cores: Cores, how: str) -> None:
-    fake.partitions[A.full] = 1
-    consumer = await subscribe(cores(fake.url), "a")
-    joining, answer = await join_two(fake, consumer, how)
+    consumer, joining, answer = await join_two(fake, cores, how)
     assert contents(consumer) == [b"a-partition-00"]
     answer(pb.AuthorizationError)
     with pytest.raises(PulsarException, match="as the test wants it"):
