@@ -259,6 +259,8 @@ class _Incoming(io.RawIOBase):
 # --- error responses --------------------------------------------------------------------------------------------------
 
 _MAX_REASON = 500
+# What a broker says of an error of its own, before a stack trace.
+_UNEXPECTED = re.compile(r"^Message: (\S.*?)\s*^Stacktrace:", re.MULTILINE | re.DOTALL)
 
 _KINDS: dict[int, type[PulsarException]] = {
     401: AuthenticationError,
@@ -273,6 +275,8 @@ def reason_of(answer: HttpAnswer, secrets: Iterable[str] = ()) -> tuple[str, boo
     said = parse_json_object(answer.body.decode(errors="replace"))
     from_broker = said is not None and isinstance(said.get("reason"), str)
     reason = str(said["reason"]) if said is not None and from_broker else answer.reason or "no reason given"
+    if (unexpected := _UNEXPECTED.search(reason)) is not None:
+        reason = unexpected[1]
     for secret in secrets:
         reason = reason.replace(secret, "***") if secret else reason
     return reason[:_MAX_REASON], from_broker

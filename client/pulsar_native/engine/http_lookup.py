@@ -1,9 +1,9 @@
 """HTTP lookup over the brokers' web service, for service URLs that begin with http.
 
-Rules: hosts are tried in turn like those of the binary protocol; a redirect (the broker's 307 to a topic's owner) keeps
-the path and never goes from https to http; credentials are the plug-in's headers and its TLS certificate. Requests run
-in threads, each limited by the operation time-out. Results are the same as those of the binary protocol, so that
-callers cannot tell the difference. On the loop only.
+Rules: hosts are tried in turn like those of the binary protocol, also after one that does not answer; a redirect (the
+broker's 307 to a topic's owner) keeps the path and never goes from https to http; credentials are the plug-in's headers
+and its TLS certificate. Requests run in threads, those to all hosts limited together by the operation time-out. Results
+are the same as those of the binary protocol, so that callers cannot tell the difference. On the loop only.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pulsar_native.exceptions import (
     LookupError,
     PulsarException,
     ReadError,
+    Timeout,
     TooManyLookupRequestException,
     TopicNotFound,
 )
@@ -107,13 +108,16 @@ class HttpLookup:
         target = path + (f"?{urlencode(query)}" if query else "")
         tls = await self._tls.current(info) if scheme == "https" else None
         failure: PulsarException | None = None
-        for _ in range(len(hosts)):
+        deadline = time.monotonic() + self._config.operation_timeout_seconds
+        for left in range(len(hosts), 0, -1):
             address = hosts.next(loop.time())
+            # A host that accepts the connection and does not answer leaves the others their share of the time.
+            share = (deadline - time.monotonic()) / left
             try:
                 answer = await asyncio.to_thread(
-                    _followed, self._config, f"{scheme}://{address}", target, info.authentication, tls
+                    _followed, self._config, f"{scheme}://{address}", target, info.authentication, tls, share
                 )
-            except ConnectError as error:
+            except (ConnectError, Timeout) as error:
                 hosts.failed(address, loop.time())
                 failure = error
                 continue
@@ -130,10 +134,15 @@ class HttpLookup:
 
 
 def _followed(
-    config: ClientConfig, base: str, target: str, authentication: Credentials | None, tls: ssl.SSLContext | None
+    config: ClientConfig,
+    base: str,
+    target: str,
+    authentication: Credentials | None,
+    tls: ssl.SSLContext | None,
+    seconds: float,
 ) -> HttpAnswer:
-    """Send a request to one host, follow its redirects, and return the last response. Blocking."""
-    deadline = time.monotonic() + config.operation_timeout_seconds
+    """Send a request to one host, follow its redirects, and return the last response. Blocks up to `seconds`."""
+    deadline = time.monotonic() + seconds
     connect_deadline = time.monotonic() + config.connection_timeout_ms / 1000
     url = base + target
     for _ in range(config.max_lookup_redirects + 1):

@@ -211,8 +211,12 @@ class Engine:
 
         For the garbage collector, which may interrupt the loop's thread while it holds a lock.
         """
-        with contextlib.suppress(RuntimeError):
+        try:
             self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            # A RecursionError, too, is one.
+            if not self.loop.is_closed():
+                raise
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background and keep it alive. On the loop only."""
@@ -297,8 +301,7 @@ class Engine:
         """End the loop of an engine that has a thread of its own; later calls raise. Thread-safe."""
         with self._gate:
             self._ended = True
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.call_soon(self.loop.stop)
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

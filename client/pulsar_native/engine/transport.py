@@ -256,8 +256,7 @@ class Transport:
         except OSError as error:
             reason = error.strerror or str(error)
             # Not immediately: the lock is held here.
-            with contextlib.suppress(RuntimeError):
-                self._engine.loop.call_soon_threadsafe(self._lost, reason)
+            self._engine.call_soon(self._lost, reason)
             return None
         return _after(buffers, sent)
 

@@ -118,7 +118,9 @@ class SendWait(Wait):
 
     def result(self) -> MessageId:
         """Wait for the outcome and return the id, or raise the error."""
-        self.wait()
+        if self.message_id is None and self.error is None:
+            # Else this thread read the receipt itself; the wake-up may have failed at the recursion limit then.
+            self.wait()
         if self.error is not None:
             raise self.error
         assert self.message_id is not None

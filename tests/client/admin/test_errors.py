@@ -70,3 +70,13 @@ def test_refusal_reason_shortened_and_masked() -> None:
     error = refusal("do it", said(500, "topsecret " + "x" * 10_000), topic=None, broker="b", secrets=["topsecret", ""])
     assert "topsecret" not in str(error) and "***" in str(error)
     assert len(str(error)) < 1000
+
+
+def test_refusal_leaves_out_broker_stack_trace() -> None:
+    said_by_broker = (
+        "\n --- An unexpected error occurred in the server ---\n\nMessage: the broker do not have x listener\n\n"
+        "Stacktrace:\n\norg.apache.pulsar.broker.PulsarServerException: the broker do not have x listener\n\tat a.b.C"
+    )
+    error = refusal("do it", said(500, said_by_broker), topic=TOPIC, broker="b")
+    assert str(error).startswith("do it: the broker do not have x listener (HTTP 500)")
+    assert "Stacktrace" not in str(error) and "\n" not in str(error)

@@ -144,6 +144,23 @@ async def test_http_lookup_no_response_times_out(cores: Cores) -> None:
 
 
 @pytest.mark.asyncio
+async def test_http_lookup_silent_host_next_one_asked(cores: Cores) -> None:
+    leave = threading.Event()
+
+    def late(asked: Asked) -> Answer:
+        leave.wait(10)
+        return Answer()
+
+    with http_peer(late) as silent, http_peer(lambda asked: Answer(body=b'{"partitions": 3}')) as peer:
+        core = cores(f"{silent.url},{peer.url.removeprefix('http://')}", operation_timeout_seconds=1)
+        # In turn, from a random one; then the silent one is in quarantine.
+        for _ in range(4):
+            assert await core.lookup.partitions(TOPIC, core.deadline()) == 3
+        assert len(silent.asked) == 1
+        leave.set()
+
+
+@pytest.mark.asyncio
 async def test_http_lookup_plugin_error_without_text(cores: Cores) -> None:
     class Broken(AuthenticationBasic):
         def http_headers(self) -> dict[str, str]:

@@ -167,6 +167,23 @@ def test_engine_end_fails_call_before_its_first_step() -> None:
     wait_until_gone(engine_threads())
 
 
+def test_engine_call_soon_loses_no_call_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = acquire_thread_engine()
+
+    def at_the_recursion_limit(*_arguments: object) -> None:
+        raise RecursionError
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(engine.loop, "call_soon_threadsafe", at_the_recursion_limit)
+            with pytest.raises(RecursionError):
+                engine.call_soon(print)
+    finally:
+        release_thread_engine(engine.generation, 5)
+    wait_until(engine.loop.is_closed)
+    engine.call_soon(print)
+
+
 def test_engine_run_after_end_raises() -> None:
     outcomes: list[object] = []
 

@@ -47,6 +47,18 @@ def test_send_wait_is_callback() -> None:
         failed.result()
 
 
+@pytest.mark.timeout(20)
+def test_send_wait_outcome_without_wake_up() -> None:
+    class AtTheRecursionLimit(SendWait):
+        def wake(self) -> None:
+            raise RecursionError
+
+    wait, place = AtTheRecursionLimit(), MessageId(0, 1, 2)
+    with pytest.raises(RecursionError):
+        wait(None, place)
+    assert wait.result() is place
+
+
 def test_wait_interrupted_by_ctrl_c() -> None:
     wait = Wait()
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
