@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native import BulkSendError, Client, HashingScheme, MessageId, Producer, Transaction
 from pulsar_native.arrow.encode import null_property
-from pulsar_native.exceptions import OperationNotSupported, ProducerBusy, PulsarException
+from pulsar_native.exceptions import MessageTooBig, OperationNotSupported, ProducerBusy, PulsarException
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.hashing import choose_partition
@@ -169,7 +169,8 @@ class Publisher:
             missing = [first for found in (error.unconfirmed, error.not_stored) for first in found]
             number = part.numbers[min((each.start for each in missing), default=0)]
             raise WriteFailed(
-                f"Row {number} of this task, and rows after it, could not be published to {topic}: {error.__cause__}",
+                f"Row {number} of this task, and rows after it, could not be published to {topic}: {error.__cause__}"
+                f"{_advice(error.__cause__)}",
                 topic=topic,
                 retryable=error.retryable,
             ) from error
@@ -178,7 +179,7 @@ class Publisher:
         except PulsarException as error:
             raise WriteFailed(
                 f"Row {part.numbers[0]} of this task, and rows after it, could not be published to {topic}: "
-                f"{type(error).__name__}: {error}",
+                f"{type(error).__name__}: {error}{_advice(error)}",
                 topic=topic,
                 retryable=error.retryable,
             ) from error
@@ -242,7 +243,8 @@ class Publisher:
         columns, encoder = self._columns, self._encoder
         if encoder is None:
             return batch.column(columns.value[0])
-        values = batch.select(list(columns.value)) if columns.is_record else batch.column(columns.value[0])
+        found = [_in_utc(batch.column(name)) for name in columns.value]
+        values = pyarrow.RecordBatch.from_arrays(found, list(columns.value)) if columns.is_record else found[0]
         payloads: list[bytes | None] = []
         for number, record in enumerate(_records(values, base), base):
             try:
@@ -250,6 +252,27 @@ class Publisher:
             except PulsarException as error:
                 raise WriteFailed(f"The value of row {number} of this task cannot be encoded: {error}") from error
         return pyarrow.array(payloads, pyarrow.large_binary())
+
+
+def _in_utc(column: pyarrow.Array) -> pyarrow.Array:
+    """Return a column with the same timestamps in UTC: Python does not know every time zone that Spark has."""
+    kind = _utc_type(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _utc_type(kind: pyarrow.DataType) -> pyarrow.DataType:
+    import pyarrow
+
+    types = pyarrow.types
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pyarrow.timestamp(kind.unit, "UTC")
+    if types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_utc_type(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pyarrow.list_(kind.value_field.with_type(_utc_type(kind.value_type)))
+    if types.is_map(kind):
+        return pyarrow.map_(kind.key_field, kind.item_field.with_type(_utc_type(kind.item_type)))
+    return kind
 
 
 def _records(values: pyarrow.RecordBatch | pyarrow.Array, base: int) -> list[Any]:
@@ -265,6 +288,13 @@ def _records(values: pyarrow.RecordBatch | pyarrow.Array, base: int) -> list[Any
                     "be of the years 1 to 9999"
                 ) from error
         raise
+
+
+def _advice(error: BaseException | None) -> str:
+    """Return the fix of an error by the options of a write, "" where the error says all."""
+    if not isinstance(error, MessageTooBig):
+        return ""
+    return ". For chunks set pulsar.producer.chunkingEnabled=true and pulsar.producer.batchingEnabled=false"
 
 
 def _count(told: Published, ids: Any, rows: int) -> None:

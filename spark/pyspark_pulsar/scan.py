@@ -89,11 +89,9 @@ class Scan:
 
 def columns_of(options: Mapping[str, str]) -> StructType:
     """Return the columns of a read with these options. Blocks if values are decoded by the topic's schema."""
-    from pyspark_pulsar.schema import struct_of
     from pyspark_pulsar.source import DefaultSource
 
-    found = DefaultSource(dict(options)).schema()
-    return struct_of(found) if isinstance(found, str) else found
+    return DefaultSource(dict(options)).schema()
 
 
 def scan(spark: SparkSession, options: Mapping[str, str], columns: StructType) -> Scan:

@@ -48,8 +48,15 @@ def ddl(columns: Sequence[str]) -> str:
     return ", ".join(f"`{name}` {_DDL[name]}" for name in columns)
 
 
+def columns_type(columns: Sequence[str]) -> StructType:
+    """Return the columns as a Spark schema. Not as text: Spark reads TIMESTAMP in it by spark.sql.timestampType."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, metadata_type(name), True) for name in columns])
+
+
 def metadata_type(name: str) -> DataType:
-    """Return Spark's type of a metadata column."""
+    """Return Spark's type of a source column."""
     from pyspark.sql.types import MapType, StringType
 
     return MapType(StringType(), StringType(), True) if _DDL[name].startswith("MAP") else simple_type(_DDL[name])

@@ -36,17 +36,17 @@ class DefaultSource(DataSource):
         """Return the name for `format(...)`."""
         return "pulsar"
 
-    def schema(self) -> str | StructType:
+    def schema(self) -> StructType:
         """Return the columns; raises `InvalidConfiguration` for a wrong option.
 
         With valueFormat=auto, reads the topic's schema, which blocks; otherwise does no I/O.
         """
-        from pyspark_pulsar.schema import ddl
+        from pyspark_pulsar.schema import columns_type
 
         # Spark does not pass the kind of read here.
         options = self._read_options(None)
         if options.values is None:
-            return ddl(options.columns)
+            return columns_type(options.columns)
         from pyspark_pulsar.topic_schema import read_schema
 
         return read_schema(options).struct()

@@ -288,7 +288,11 @@ class StreamPlanner:
     def _check_gone(self, start: Positions, ends: Mapping[str, Position | None]) -> None:
         gone = [topic for topic, at in start.items() if topic not in ends and at is not None]
         if gone and self._options.fail_on_data_loss:
-            raise DataLoss(f"{', '.join(gone)} was read and is no longer there. {ADVICE}", topic=gone[0])
+            raise DataLoss(
+                f"{', '.join(gone)} was read and is no longer there, or the options do not name it any more: begin a "
+                f"new checkpoint then. {ADVICE}",
+                topic=gone[0],
+            )
 
 
 def _later(one: Position | None, other: Position | None) -> Position | None:

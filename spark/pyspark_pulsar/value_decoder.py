@@ -424,7 +424,7 @@ def _json_converter(kind: Any) -> Callable[[Any], Any]:
         return lambda value: None if value is None else b64decode(value, validate=True)
     if types.is_map(kind):
         item = _json_converter(kind.item_type)
-        return lambda value: None if value is None else [(key, item(each)) for key, each in value.items()]
+        return lambda value: None if value is None else [(key, item(each)) for key, each in _of(dict, value).items()]
     if types.is_list(kind):
         one = _json_converter(kind.value_type)
         return lambda value: None if value is None else [one(each) for each in _of(list, value)]
@@ -435,7 +435,9 @@ def _json_converter(kind: Any) -> Callable[[Any], Any]:
         )
     if types.is_integer(kind):
         return _integer
-    wanted = bool if types.is_boolean(kind) else str if types.is_string(kind) else (int, float)
+    if types.is_floating(kind):
+        return _floating
+    wanted = bool if types.is_boolean(kind) else str
     return lambda value: None if value is None else _of(wanted, value)
 
 
@@ -452,6 +454,11 @@ def _integer(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return None if value is None else _of(int, value)
+
+
+def _floating(value: Any) -> Any:
+    # pyarrow's parser rounds an integer to the nearest float, but pyarrow refuses a Python integer that is not exact.
+    return None if value is None else float(_of((int, float), value))
 
 
 class ProtobufDecoder:

@@ -112,6 +112,40 @@ def test_redelivery_of_all_starts_over(
 
 
 @pytest.mark.proves("C145")
+@pytest.mark.parametrize("topics", [1, 2])
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_redelivery_of_all_without_a_connection(
+    api: Api,
+    broker: Broker,
+    client: Any,
+    relay: NewRelay,
+    topic: NewTopic,
+    eventually: Eventually,
+    kind: ConsumerType,
+    topics: int,
+) -> None:
+    names = [topic() for _ in range(topics)]
+    publish(api, client, names[0], 40)
+    through = relay(broker.service_url)
+    consumer = api.client(through.service_url).subscribe(
+        names if topics > 1 else names[0], "sub", kind, initial_position=EARLIEST
+    )
+    received = [consumer.receive(10_000) for _ in range(25)]
+    consumer.acknowledge_cumulative(received[14])
+    through.wait_for(Command.ACK)
+    through.refuse()
+    through.cut()
+    eventually(lambda: not consumer.is_connected())
+    consumer.redeliver_unacknowledged_messages()
+    through.accept()
+    for number in range(15, 40):
+        message = consumer.receive(10_000)
+        assert int(message.data()) == number
+        consumer.acknowledge_cumulative(message)
+    assert nothing_comes(consumer)
+
+
+@pytest.mark.proves("C145")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_nothing_is_missing_when_the_broker_was_just_reading(
     api: Api, client: Any, broker: Broker, topic: NewTopic, kind: ConsumerType

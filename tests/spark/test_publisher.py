@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 import pulsar_native
@@ -157,6 +158,23 @@ def test_write_value_without_a_form_names_the_row(
     assert len(stored(name)) == 2, "the batch before"
 
 
+@pytest.mark.parametrize("zone", ["GMT+9", "UTC+03:00", "Z", "PST"])
+def test_write_records_by_session_time_zone(broker: Broker, topic: NewTopic, stored: Any, zone: str) -> None:
+    at = pyarrow.timestamp("us", zone)
+    kind = pyarrow.struct([("at", at), ("many", pyarrow.list_(at)), ("named", pyarrow.map_(pyarrow.string(), at))])
+    record = {"at": 1_500_000, "many": [1_500_000, None], "named": [("a", 1_500_000)]}
+    array = pyarrow.array([record], kind)
+    for batch in (pyarrow.RecordBatch.from_struct_array(array), pyarrow.RecordBatch.from_arrays([array], ["value"])):
+        name = topic()
+        options = WriteOptions.parse(
+            {"service.url": broker.service_url, "topic": name, "valueFormat": "json"}, streaming=True
+        )
+        columns = check_columns(options, from_arrow_schema(batch.schema))
+        publish(options, columns, None, 0, [batch])
+        (message,) = stored(name)
+        assert json.loads(message.data()) == {"at": 1500, "many": [1500, None], "named": {"a": 1500}}
+
+
 def test_write_avro_of_nan_is_kept(write: Write, topic: NewTopic, stored: Any) -> None:
     name = topic()
     write("d double", [(math.nan,)], topic=name, valueFormat="avro")
@@ -259,6 +277,15 @@ def test_write_error_names_topic_and_row(
         write("value string; topic string", [("a", good), ("b", "a/b")])
     with pytest.raises(WriteFailed, match=rf"Row 5 of this task, .* to {good}: .*"):
         write("value string", [("a",)] * 5 + [("x" * 6_000_000,)], topic=good)
+
+
+def test_write_too_large_value_names_the_options(write: Write, topic: NewTopic, stored: Any) -> None:
+    name, large = topic(), [("x" * 6_000_000,)]
+    with pytest.raises(WriteFailed, match=r"pulsar\.producer\.chunkingEnabled=true and .*batchingEnabled=false"):
+        write("value string", large, topic=name)
+    chunks = {"pulsar_producer_chunkingEnabled": "true", "pulsar_producer_batchingEnabled": "false"}
+    write("value string", large, topic=name, **chunks)
+    assert [len(message.data()) for message in stored(name)] == [6_000_000]
 
 
 def test_write_rows_of_spark_4_0(broker: Broker, topic: NewTopic, stored: Any) -> None:

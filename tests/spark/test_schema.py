@@ -9,7 +9,15 @@ import pytest
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from pulsar_native.exceptions import InvalidConfiguration
-from pyspark_pulsar.schema import DEFAULT_COLUMNS, SOURCE_COLUMNS, check_schema, ddl, registered_type, struct_of
+from pyspark_pulsar.schema import (
+    DEFAULT_COLUMNS,
+    SOURCE_COLUMNS,
+    check_schema,
+    columns_type,
+    ddl,
+    registered_type,
+    struct_of,
+)
 
 
 def record(*fields: Any, name: str = "R") -> str:
@@ -139,6 +147,11 @@ def test_schema_given_by_user_must_match_columns() -> None:
         assert isinstance(given, StructType)
         with pytest.raises(InvalidConfiguration, match=r"leave .schema.* out and choose columns with option columns"):
             check_schema(given, DEFAULT_COLUMNS if "," in wrong else ("value",))
+
+
+@pytest.mark.usefixtures("spark")
+def test_schema_text_equals_column_types() -> None:
+    assert columns_type(SOURCE_COLUMNS) == _parse_datatype_string(ddl(SOURCE_COLUMNS))
 
 
 @pytest.mark.usefixtures("spark")

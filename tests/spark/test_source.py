@@ -82,6 +82,22 @@ def test_source_registers_at_a_session(
     assert texts(frame) == TEN
 
 
+def test_source_timestamp_ntz_session_reads_timestamps(
+    spark: SparkSession, broker: Broker, texts: Texts, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, TEN)
+    other = spark.newSession()
+    other.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    frame = other.read.format("pulsar").options(**{"service.url": broker.service_url, "topic": name}).load()
+    assert frame.schema["__publishTime"].dataType.simpleString() == "timestamp"
+    assert texts(frame.filter("__publishTime >= '2020-01-01 00:00:00'")) == TEN
+    other.sql(
+        f"CREATE TEMPORARY VIEW orders USING pulsar OPTIONS (`service.url` '{broker.service_url}', topic '{name}')"
+    )
+    assert texts(other.sql("SELECT value FROM orders WHERE __eventTime IS NULL")) == TEN
+
+
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 

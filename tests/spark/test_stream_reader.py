@@ -278,6 +278,18 @@ def test_deleted_topic_of_a_pattern_is_data_loss(
     assert set(lenient.latestOffset(end, ReadAllAvailable())["positions"]) == {f"persistent://{space}/t-1"}
 
 
+def test_topic_left_out_of_options_is_data_loss(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    one, two = topic("one"), topic("two")
+    for name in (one, two):
+        publish(name, ["a"])
+    first = reader(None, topics=f"{one},{two}")
+    end = trigger(first, first.initialOffset())[1]
+    with pytest.raises(DataLoss, match=rf"{two} .* or the options do not name it any more: begin a new checkpoint"):
+        reader(one).latestOffset(end, ReadAllAvailable())
+    lenient = reader(one, failOnDataLoss="false")
+    assert set(lenient.latestOffset(end, ReadAllAvailable())["positions"]) == {one}
+
+
 @pytest.mark.parametrize("frozen", [False, True], ids=["unbounded", "available_now"])
 def test_deleted_topic_of_a_list_is_left_out(
     reader: NewReader, broker: Broker, publish: Publish, namespace: Callable[[], str], frozen: bool

@@ -50,12 +50,14 @@ def json_values(definition: dict[str, Any], *payloads: bytes | None) -> list[Any
     return found.drop_columns(["__entryId"]).to_pylist()
 
 
-SIMPLE = record(a=["null", "int"], s=["null", "string"], d="double", x={"type": "array", "items": "long"}, b="boolean")
+SIMPLE = record(
+    a=["null", "int"], s=["null", "string"], d="double", f="float", x={"type": "array", "items": "long"}, b="boolean"
+)
 
 
 def row(**values: Any) -> dict[str, Any]:
     """Return a row of SIMPLE."""
-    return {"a": None, "s": None, "d": None, "x": None, "b": None, "_corrupt": None, **values}
+    return {"a": None, "s": None, "d": None, "f": None, "x": None, "b": None, "_corrupt": None, **values}
 
 
 GOOD: list[tuple[bytes | None, dict[str, Any]]] = [
@@ -65,12 +67,17 @@ GOOD: list[tuple[bytes | None, dict[str, Any]]] = [
     (b"{}", row()),
     (None, row()),
     (b'{"a": null, "s": "}\\u007b{"}', row(s="}{{")),
+    # Integers that the type does not hold exactly.
+    (b'{"d": 9007199254740993, "f": 16777217}', row(d=9007199254740992.0, f=16777216.0)),
+    (b'{"d": 100000000000000000000, "f": null}', row(d=1e20)),
 ]  # fmt: skip
 
 
 def test_json_at_once_equals_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads, expected = zip(*GOOD, strict=True)
-    slow = [json_values(SIMPLE, payload)[0] for payload in payloads]
+    with monkeypatch.context() as patched:
+        patched.setattr(JsonDecoder, "_parsed_at_once", lambda self, payloads: None)
+        slow = json_values(SIMPLE, *payloads)
     monkeypatch.setattr(JsonDecoder, "_decode_many", None)  # Not used where all is well.
     assert json_values(SIMPLE, *payloads) == slow == list(expected)
 
@@ -112,6 +119,15 @@ def test_json_maps_and_bytes() -> None:
         {"m": [("k", b"\0\xff")], "n": [{"y": b"x"}, None], "_corrupt": None},
         {"m": None, "n": None, "_corrupt": b'{"m": {"k": "?"}}'},
         {"m": None, "n": None, "_corrupt": None},
+    ]
+
+
+@pytest.mark.parametrize("payload", [b'{"m": [1]}', b'{"m": "x"}', b'{"m": 5}', b'{"m": true}'])
+def test_json_value_for_a_map_is_wrong(payload: bytes) -> None:
+    definition = record(m={"type": "map", "values": "int"})
+    assert json_values(definition, payload, b'{"m": {"k": 1}}') == [
+        {"m": None, "_corrupt": payload},
+        {"m": [("k", 1)], "_corrupt": None},
     ]
 
 

@@ -202,8 +202,12 @@ class TableRows:
     def _times(self, batch: pyarrow.RecordBatch) -> list[Any]:
         column = self._column(batch, self._event_time or "")
         if self._arrow.types.is_timestamp(column.type):
-            millis = self._arrow.timestamp("ms", column.type.tz)
-            column = column.cast(millis, safe=False).cast(self._arrow.int64())
+            import pyarrow.compute as compute
+
+            millis = column.cast(self._arrow.timestamp("ms", column.type.tz), safe=False).cast(self._arrow.int64())
+            # The cast cuts towards zero, which is no event time: a time before 1970 stays negative, which raises.
+            is_before = compute.less(column.cast(self._arrow.int64()), 0)
+            column = compute.if_else(is_before, compute.min_element_wise(millis, -1), millis)
         return list(column.to_pylist())
 
 

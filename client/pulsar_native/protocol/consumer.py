@@ -658,9 +658,7 @@ class ConsumerCore:
         Where the cursor is moved, only `rewind` writes the request, and no permits are granted until `end_rewind`.
         """
         returned = self.opened()[0] + sum(map(Delivery.undecoded_cost, self.all_deliveries))
-        self._delivered_to = None
-        self.drop_queued()
-        self.restarts += 1
+        self.redeliver_all_at_attachment()
         if self.rewinds:
             self.epoch += 1
             self.permits.to_return += returned
@@ -669,6 +667,12 @@ class ConsumerCore:
         self.outgoing.append(commands.redeliver(self._consumer_id, (), epoch=None))
         if returned:
             self.permits.count(returned)
+
+    def redeliver_all_at_attachment(self) -> None:
+        """Drop what is queued and request nothing: the broker redelivers everything unacknowledged at an attachment."""
+        self._delivered_to = None
+        self.drop_queued()
+        self.restarts += 1
 
     def rewind(self) -> None:
         """Request the redelivery of everything, which moves the cursor."""

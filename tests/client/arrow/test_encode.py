@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.arrow.encode import TableRows
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.wire.codec import encode_single_fields
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -86,6 +86,15 @@ def test_table_rows_byte_keys_maps_times() -> None:
     assert fields == [encode_single_fields({"a": "1"}) + key + encode_single_fields(event_time=1500)]
     made = message(0)
     assert (keys, made.key_is_base64, made.properties, made.event_timestamp) == (["/w=="], True, {"a": "1"}, 1500)
+
+
+@pytest.mark.parametrize(("unit", "at"), [("us", -1), ("us", -999), ("us", -5000), ("ns", -1), ("ms", -1), ("s", -1)])
+def test_table_rows_time_before_1970_raises(unit: str, at: int) -> None:
+    table = pa.table({"value": ["x", "y", "z"], "at": pa.array([None, 0, at], pa.timestamp(unit, "GMT+9"))})
+    with pytest.raises(InvalidMessage, match="An event time must be milliseconds since 1970, not -"):
+        list(rows_of(table, event_time="at").slices(10))
+    ((_, fields, _, _),) = rows_of(table.slice(0, 2), event_time="at").slices(10)
+    assert fields == [b"", b""]
 
 
 def test_table_rows_null_property_raises_naming_it() -> None:

@@ -628,17 +628,24 @@ class PartitionConsumer(Handler):
         """Request redelivery of entries, or of everything unacknowledged (None). Thread-safe."""
         self.check_usable()
         with self.lock:
-            connection = self.connection
-            if connection is None:
-                # The broker redelivers everything unacknowledged after the reconnect anyway.
-                return
+            is_attached = self.connection is not None
             if entries is not None and self.config.consumer_type in BY_ENTRY:
-                self.core.redeliver_entries(self.acks.entries_to_redeliver(entries))
-                self.write_outgoing()
+                # After a reconnect the broker redelivers everything unacknowledged anyway.
+                if is_attached:
+                    self.core.redeliver_entries(self.acks.entries_to_redeliver(entries))
+                    self.write_outgoing()
                 return
-            self.core.redeliver_all()
+            if is_attached:
+                self.core.redeliver_all()
+            elif self._durable:
+                # What is queued must not come first: a cumulative acknowledgement of it would cover the others.
+                self.core.redeliver_all_at_attachment()
+            else:
+                return
             self.chunks.drop_incomplete()
             self.acks.forget_redelivery()
+            if not is_attached:
+                return
             if self.core.rewinds:
                 self._redeliver_all.start()
             self.write_outgoing()
