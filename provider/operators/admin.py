@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_pulsar.arguments import expanded_names
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
@@ -314,8 +315,8 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         elif self.count not in (None, ""):
             skipped = validation.whole("count", self.count)
             self._skip(admin, context, skipped)
-        elif self._has_limit:
-            # A template that rendered to nothing must not clear everything.
+        elif self._has_limit or not {"count", "older_than_seconds"}.isdisjoint(expanded_names(self)):
+            # A template or result that rendered to nothing must not clear everything.
             validation.refuse("count and older_than_seconds rendered to nothing")
         else:
             admin.clear_backlog(self.topic, self.subscription)

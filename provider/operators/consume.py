@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -229,7 +230,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
         self._lineage = TaskLineage()
-        self._given = validation.Given(
+        self._given = Given(
             self,
             *("path", "max_messages", "max_bytes", "max_seconds"),
             *("dead_letter_topic", "retry_letter_topic", "private_keys"),
@@ -310,7 +311,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
             validation.refuse("topic must be a name or a list of names")
-        parsed = [TopicName.parse(hook.topic_name(name)) for name in given]
+        parsed = [TopicName.parse(hook.topic_name(validation.text("topic", name))) for name in given]
         names = [each.full for each in parsed]
         if len(set(names)) < len(names):
             validation.refuse("topic names the same topic twice")
@@ -347,6 +348,9 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         validation.text("subscription", self.subscription)
         if self.path is not None:
             validation.text("path", self.path)
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            if getattr(self, name) not in (None, ""):
+                validation.text(name, getattr(self, name))
         topics, pattern = self._topics(hook), self._pattern()
         limits = BatchLimits.of(
             self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None

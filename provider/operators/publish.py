@@ -25,6 +25,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.context import TaskIdentity, call_with_context, redacted, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -213,9 +214,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         self._task_client = TaskClient()
         self._lineage = TaskLineage()
         # Not properties and op_kwargs: of these, an empty mapping means what it says.
-        self._given = validation.Given(
-            self, "file", "schema_definition", "identity", "create_subscription", "encryption_keys"
-        )
+        self._given = Given(self, "file", "schema_definition", "identity", "create_subscription", "encryption_keys")
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -329,6 +328,8 @@ class PublishOperator(LineageMethods, BaseOperator):
 
         task = TaskIdentity.of(context)
         properties, name = task.as_properties(), None
+        if self.create_subscription is not None:
+            validation.text("create_subscription", self.create_subscription)
         # A native template may render to a number, also to 0.
         identity = "" if self.identity is None else str(self.identity)
         if self.deduplicate is not False and is_persistent:

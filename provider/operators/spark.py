@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout
 
+from airflow_provider_pulsar.arguments import Given, expanded_names
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.spark_rest import FINISHED, NOT_FOUND, TIMEOUT
@@ -226,9 +227,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         for name in _PATHS:
             if isinstance(path := getattr(self, name), os.PathLike):
                 setattr(self, name, os.fspath(path))
-        self._given = validation.Given(
-            self, "commits", "subscription", "manifest", "table", "replace_where", "spark_environment"
-        )
+        self._given = Given(self, "commits", "subscription", "manifest", "table", "replace_where", "spark_environment")
         self._check_texts(is_rendered=False)
         self._refuse_pulsar_secrets()
         self._bounds(is_rendered=False)
@@ -236,6 +235,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # ours returns the result
         """Run the load and return its result."""
         self._given.check(self)
+        self._has_start |= "interval_start" in expanded_names(self)
         self._check_texts(is_rendered=True)
         self._check_mappings(is_rendered=True)
         self._refuse_pulsar_secrets()

@@ -34,7 +34,8 @@ class MessageSensor(WatchingSensor):
     :param value_limit_bytes: a larger payload is left out of the result: its `value` is None, and `value_bytes` its
         size. Default 49152.
     :param deferrable: wait in the triggerer.
-    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`.
+    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
+        mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks. A look checks all messages there are.
 

@@ -16,7 +16,8 @@ class SchemaSensor(WatchingSensor):
     :param topic: the topic, in any spelling. Templated.
     :param schema_type: json, avro, protobuf, protobuf_native, string, key_value or bytes. Default None: any. Templated.
     :param deferrable: wait in the triggerer.
-    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`.
+    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
+        mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
 

@@ -21,7 +21,8 @@ class SubscriptionSensor(WatchingSensor):
     :param backlog: wait for at least so many entries. Templated.
     :param caught_up: True waits until the backlog is 0. Exactly one of both is needed.
     :param deferrable: wait in the triggerer.
-    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`.
+    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
+        mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
 

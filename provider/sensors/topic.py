@@ -25,7 +25,8 @@ class TopicSensor(WatchingSensor):
     :param published_since: wait for a message published at or after this datetime, ISO-8601 text (UTC without zone) or
         time in milliseconds. Templated. Without both the sensor waits for the topic itself.
     :param deferrable: wait in the triggerer.
-    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`.
+    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
+        mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
 

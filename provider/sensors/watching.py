@@ -2,21 +2,25 @@
 
 Rules: all modes share the watchers of `pulsar_native.jobs`. Each look is logged. A broker that does not answer is
 waited for until the time-out, whose error names the stage; refused credentials, a missing permission and a wrong name
-fail at once and without retries. Arguments that no template can change are checked when the DAG file is parsed.
+fail at once and without retries. Arguments that no template can change are checked when the DAG file is parsed. A look
+runs in a thread, so that Airflow's execution time-out ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent import futures
+from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -26,6 +30,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.exceptions import staged
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
@@ -34,21 +39,25 @@ from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
     from airflow.triggers.base import BaseTrigger
 
-    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-    from pulsar_native import ClientConfig
+    from pulsar_native import AdminClient, ClientConfig
     from pulsar_native.jobs.watching import Watcher
 
+_T = TypeVar("_T")
 # The trigger ends by itself with a reason; Airflow's own limit is later, for a triggerer that does not respond.
 _GRACE_SECONDS = 60
+# An interrupted look has so long to drop its connections. Every second of it delays Airflow's execution time-out.
+_STOP_SECONDS = 2
 
 
 class WatchingSensor(BaseSensorOperator):
     """Wait until a condition holds; a subclass has the condition.
 
     :param deferrable: wait in the triggerer.
-    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`.
+    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
+        mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
     """
@@ -80,6 +89,17 @@ class WatchingSensor(BaseSensorOperator):
         if start_from_trigger and not deferrable:
             validation.refuse("start_from_trigger=True needs deferrable=True: the triggerer takes the task over")
 
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Return the mapped task's arguments, as every operator's `partial`; raises ValueError for a wrong one."""
+        # The scheduler starts a mapped task with the class's trigger arguments: no constructor has filled them in.
+        if kwargs.get("start_from_trigger"):
+            validation.refuse(
+                "start_from_trigger=True is not possible for mapped tasks: leave it out, deferrable=True looks once in "
+                "the worker"
+            )
+        return super().partial(**kwargs)
+
     # ---- the condition -----------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -95,11 +115,12 @@ class WatchingSensor(BaseSensorOperator):
 
         The last call of a subclass's constructor.
         """
-        self._given = validation.Given(self, *self.template_fields)
+        self._given = Given(self, *self.template_fields)
         given = self.condition()
         if not any(_has_template(given[name]) for name in self.template_fields if name in given):
             self.watcher()
         if self.start_from_trigger:
+            self._refuse_results(given)
             # Replaced, since the class attribute belongs to all tasks.
             self.start_trigger_args = dataclasses.replace(
                 self.start_trigger_args,
@@ -107,6 +128,18 @@ class WatchingSensor(BaseSensorOperator):
                 trigger_kwargs={**given, **self._trigger_options(), "timeout_seconds": self.timeout},
                 timeout=timedelta(seconds=self.timeout + _GRACE_SECONDS),
             )
+
+    def _refuse_results(self, given: Mapping[str, Any]) -> None:
+        """Raise for the first argument that is or has the result of another task."""
+        # A mapped task with this flag from `default_args` starts in the worker, which can read results.
+        if getattr(self, "_BaseOperator__from_mapped", False):
+            return
+        for name, value in given.items():
+            if any(True for _ in XComArg.iter_xcom_references(value)):
+                validation.refuse(
+                    f"{name} is the result of another task, which the triggerer cannot read: leave out "
+                    "start_from_trigger"
+                )
 
     def restore(self, context: Context) -> None:
         """Continue from an earlier process of this try."""
@@ -166,9 +199,9 @@ class WatchingSensor(BaseSensorOperator):
         left = self.timeout if self._deadline is None else self._deadline - time.monotonic()
         # Read here: Airflow's asyncio call finds no connection of the database in `dag.test()`.
         hook = PulsarHook(self.pulsar_conn_id)
-        config = hook.client_config()
+        source = hook.get_admin() if self._watch.uses == "admin" else hook.client_config()
         try:
-            found = asyncio.run(_look(self._watch, hook, config, max(MIN_LOOK_SECONDS, left)))
+            found = _run_in_thread(_look(self._watch, source, max(MIN_LOOK_SECONDS, left)))
         except (PulsarException, OSError) as error:
             self._watch.failed(error)
             self.keep(context, is_done=False)
@@ -219,14 +252,44 @@ def _has_template(value: object) -> bool:
     return is_template(value)
 
 
-async def _look(watch: Watcher, hook: PulsarHook, config: ClientConfig, seconds: float) -> dict[str, Any] | None:
+def _run_in_thread(look: Coroutine[Any, Any, _T]) -> _T:
+    """Run a look in a thread, and return its result. An exception of a signal handler cancels it.
+
+    Airflow's execution time-out is an exception raised at whatever line the main thread executes. In a loop there, it
+    would end any task of the client, and the look would wait for that task.
+    """
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(look)
+    ended: futures.Future[None] = futures.Future()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(asyncio.wait([task]))
+        finally:
+            ended.set_result(None)
+
+    threading.Thread(target=run, name="pulsar-look", daemon=True).start()
+    try:
+        ended.result()
+    except BaseException:
+        # The loop may have been closed by now.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(task.cancel)
+        futures.wait([ended], _STOP_SECONDS)
+        raise
+    return task.result()
+
+
+async def _look(watch: Watcher, source: AdminClient | ClientConfig | None, seconds: float) -> dict[str, Any] | None:
+    from pulsar_native import ClientConfig
     from pulsar_native.asyncio import Client
 
-    if watch.uses == "admin":
+    if not isinstance(source, ClientConfig):
         async with asyncio.timeout(seconds):
-            return await watch.look(hook.get_admin())
+            return await watch.look(source)
     client = Client.from_config(
-        config.replace(operation_timeout_seconds=min(config.operation_timeout_seconds, seconds))
+        source.replace(operation_timeout_seconds=min(source.operation_timeout_seconds, seconds))
     )
     try:
         async with asyncio.timeout(seconds):

@@ -129,15 +129,16 @@ class Given:
     """
 
     def __init__(self, owner: object, *names: str) -> None:
-        self._names = [name for name in names if not _is_nothing(getattr(owner, name))]
+        self._names = [name for name in names if not is_nothing(getattr(owner, name))]
 
     def check(self, owner: object) -> None:
         """Raise for an argument that has become None or empty."""
         for name in self._names:
             value = getattr(owner, name)
-            if _is_nothing(value):
+            if is_nothing(value):
                 refuse(f"{name} was given, but its template or upstream task returned {value!r}: leave it out instead")
 
 
-def _is_nothing(value: object) -> bool:
+def is_nothing(value: object) -> bool:
+    """Return True for None and for what is empty."""
     return value is None or (isinstance(value, str | Mapping | Sequence) and len(value) == 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar.operators.admin import (
@@ -131,6 +132,20 @@ def test_subscription_created_reset_skipped_deleted(admin: AdminClient, client: 
         run(PulsarDeleteSubscriptionOperator, **place, if_missing="fail")
     with pytest.raises(AirflowException, match="s"):
         run(PulsarSkipMessagesOperator, **place, count=1)
+
+
+@pytest.mark.parametrize("limit", ["count", "older_than_seconds"])
+def test_skip_messages_mapped_none_clears_nothing(
+    admin: AdminClient, client: Client, topic: NewTopic, limit: str
+) -> None:
+    name = topic()
+    client.subscribe(name, "s").close()
+    publish(client, name, 3)
+    with DAG("mapped_skip", schedule=None):
+        mapped = PulsarSkipMessagesOperator.partial(task_id="t", topic=name, subscription="s").expand(**{limit: [None]})
+    with pytest.raises(ValueError, match="rendered to nothing"):
+        mapped.unmap({limit: None}).execute(context_of())
+    assert backlog(admin, name) == 3
 
 
 @pytest.mark.proves("A26")

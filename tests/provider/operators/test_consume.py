@@ -466,6 +466,10 @@ def test_consume_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
         ({"max_bytes": "-5"}, "max_bytes"),
         ({"subscription": " "}, "subscription"),
         ({"topic": []}, "topic"),
+        # What a native template may render to.
+        ({"topic": [20260101]}, "topic must be a text that is not blank, not 20260101"),
+        ({"dead_letter_topic": 20260101}, "dead_letter_topic must be a text that is not blank, not 20260101"),
+        ({"retry_letter_topic": 0}, "retry_letter_topic must be a text that is not blank, not 0"),
         ({"topic": ["a", "persistent://public/default/a"]}, "twice"),
         ({"topic": ["a", "a-partition-1"]}, "default/a and its partition .*/a-partition-1"),
         ({"topic": "a/b"}, "InvalidTopicName"),

@@ -358,6 +358,7 @@ def test_publish_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
             "non-persistent topic keeps nothing",
         ),
         ({"messages": ["a"], "topic": "non-persistent://public/default/t", "deduplicate": True}, "non-persistent"),
+        ({"messages": ["a"], "create_subscription": 20260101}, "create_subscription must be a text .*, not 20260101"),
     ],
 )
 def test_publish_wrong_templates_raise_before_sending(

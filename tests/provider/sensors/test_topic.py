@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import socket
 import threading
 import time
@@ -13,17 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
     TaskDeferred,
 )
+from airflow.sdk.execution_time.timeout import timeout
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
+from airflow_provider_pulsar.sensors.message import MessageSensor
+from airflow_provider_pulsar.sensors.schema import SchemaSensor
+from airflow_provider_pulsar.sensors.subscription import SubscriptionSensor
 from airflow_provider_pulsar.sensors.topic import TopicSensor
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
@@ -263,6 +270,44 @@ def test_sensor_template_rendered_to_nothing_raises(
         made.execute(context_of())
 
 
+@pytest.mark.parametrize("kind", [TopicSensor, MessageSensor, SubscriptionSensor, SchemaSensor])
+def test_sensor_mapped_start_from_trigger_raises(kind: type[TopicSensor]) -> None:
+    options = {"task_id": "a_task", "deferrable": True}
+    with pytest.raises(ValueError, match="start_from_trigger=True is not possible for mapped tasks: leave it out"):
+        kind.partial(**options, start_from_trigger=True)
+    with DAG("a_dag", schedule=None):
+        mapped = kind.partial(**options, start_from_trigger=False).expand(topic=["t"])
+    assert mapped.operator_class is kind and mapped.start_from_trigger is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrap"),
+    [
+        (TopicSensor, "messages", lambda result: result),
+        (MessageSensor, "match", lambda result: {"key": [result]}),
+        (SubscriptionSensor, "backlog", lambda result: result.map(int)),
+        (SchemaSensor, "schema_type", lambda result: result["kind"]),
+    ],
+)
+def test_sensor_result_start_from_trigger_raises(kind: type[Any], name: str, wrap: Callable[[Any], object]) -> None:
+    options = {"topic": "t", "deferrable": True}
+    if kind in (MessageSensor, SubscriptionSensor):
+        options["subscription"] = "s"
+    with DAG("a_dag", schedule=None):
+        given = {name: wrap(TopicSensor(task_id="before", topic="t").output)}
+        with pytest.raises(ValueError, match=f"{name} is the result of another task, .*: leave out start_from_trigger"):
+            kind(task_id="started", start_from_trigger=True, **options, **given)
+        assert kind(task_id="deferred", **options, **given).upstream_task_ids == {"before"}
+
+
+def test_sensor_mapped_default_start_takes_result() -> None:
+    with DAG("a_dag", schedule=None, default_args={"deferrable": True, "start_from_trigger": True}):
+        result = TopicSensor(task_id="before", topic="t", start_from_trigger=False).output
+        mapped = TopicSensor.partial(task_id="mapped", messages=result).expand(topic=["t"])
+    made = mapped.unmap({"topic": "t"})
+    assert not mapped.start_from_trigger and made.messages is result
+
+
 # ---- counting where the broker does not number messages --------------------------------------------------------------
 
 
@@ -398,3 +443,35 @@ def test_sensor_broker_down_fails_in_time(silent: bool, monkeypatch: pytest.Monk
         with pytest.raises(TaskDeferred):
             sensor("t", timeout=2, deferrable=True).execute(context_of())
         assert time.monotonic() - started < 25
+
+
+# ---- execution time-out ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_sensor_execution_timeout_ends_busy_look(deferrable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+
+    async def work() -> None:
+        while True:
+            sum(range(10_000))
+            await asyncio.sleep(0)
+
+    async def look(watch: TopicWatcher, client: Any) -> None:
+        # Like a task of the client: an exception that ends it does not end the wait below.
+        task = asyncio.create_task(work())
+        # The time of execution_timeout is over now.
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            await asyncio.wait({asyncio.get_running_loop().create_future()})
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+        finally:
+            task.cancel()
+
+    monkeypatch.setattr(TopicWatcher, "look", look)
+    # As Airflow applies execution_timeout.
+    with pytest.raises(AirflowTaskTimeout), timeout(60):
+        sensor("t", deferrable=deferrable, timeout=10).execute(context_of())
+    assert stopped.wait(10)

@@ -1,0 +1,56 @@
+"""Optional arguments of a task that must not be None or empty once they are given: by its author or by `expand`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from airflow.sdk import get_current_context
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from pulsar_native.jobs import validation
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+
+
+class Given(validation.Given):
+    """Names of optional arguments that a task was given, also by `expand` and `expand_kwargs`.
+
+    `check` is for the time of the execution.
+    """
+
+    def __init__(self, owner: BaseOperator, *names: str) -> None:
+        super().__init__(owner, *names)
+        self._optional = names
+
+    def check(self, owner: BaseOperator) -> None:  # type: ignore[override]  # an operator only
+        """Raise for an argument that is or has become None or empty."""
+        super().check(owner)
+        expanded = expanded_names(owner)
+        for name in self._optional:
+            value = getattr(owner, name)
+            if name in expanded and validation.is_nothing(value):
+                validation.refuse(
+                    f"{name} was given by expand or expand_kwargs, but is {value!r} for this mapped task: use "
+                    f"expand_kwargs, and leave the key {name} out for such a task"
+                )
+
+
+def expanded_names(operator: BaseOperator) -> Collection[str]:
+    """Return the names of the arguments that the running task got by `expand` or `expand_kwargs`.
+
+    None of these is known to the constructor as given: it gets the resolved values, and None looks like the default.
+    """
+    dag = operator.get_dag()
+    # In its DAG a mapped task is what it was before it was expanded.
+    mapped = None if dag is None else dag.task_dict.get(operator.task_id)
+    if not isinstance(mapped, MappedOperator):
+        return ()
+    # The Task SDK's attribute, though not in its documentation. A decorated function is expanded over its own
+    # arguments, which are not here.
+    given = mapped.expand_input
+    if isinstance(given.value, Mapping):
+        return given.value.keys()
+    # With expand_kwargs each mapped task may have other keys.
+    return given.resolve(get_current_context())[0].keys()
