@@ -75,6 +75,7 @@ class SpeedupsHook(BuildHookInterface):
         try:
             modules = compiled(Path(self.folder))
         except (Exception, SystemExit) as error:  # setuptools ends the program where a compiler is missing
+            shutil.rmtree(self.folder, ignore_errors=True)
             if wanted == "compiled":
                 raise
             self.app.display_warning(f"pulsar-native is built in plain Python: {type(error).__name__}: {error}")

@@ -134,6 +134,7 @@ class Standalone:
         self.folder = Path(folder).resolve()
         self.log = self.folder / "broker.log"
         self._state, self._java_pid = self.folder / "broker.json", self.folder / "java.pid"
+        self._temporary = self.folder / "tmp"
         self._profile, self._conf = profile, dict(conf or {})
         self._deduplication, self._tokens, self._heap = deduplication, tokens, heap
         self._jvm_options = os.environ.get("PULSAR_EXTRA_OPTS", "") if jvm_options is None else jvm_options
@@ -335,6 +336,9 @@ class Standalone:
         text = "".join(f"{key}={value}\n" for key, value in conf.items())
         (self.folder / "standalone.conf").write_text(text)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
+        # A killed broker leaves its native libraries, 13 MB, where it unpacked them.
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir()
 
     def _tls_conf(self) -> dict[str, str]:
         ours = self.certificates
@@ -381,6 +385,7 @@ class Standalone:
             f"-Xmx{self._heap}",
             f"-XX:MaxDirectMemorySize={self._heap}",
             "-XX:+ExitOnOutOfMemoryError",
+            f"-Djava.io.tmpdir={self._temporary}",
             *shlex.split(self._jvm_options),
             *exports,
             "--add-opens=java.management/sun.management=ALL-UNNAMED",

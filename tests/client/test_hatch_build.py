@@ -49,8 +49,9 @@ def test_a_wheel_has_the_compiled_module_where_there_is_a_compiler(tmp_path: Pat
 
 @pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
 def test_a_compiled_wheel_that_was_asked_for_is_made_or_it_is_an_error(compiler: str, tmp_path: Path) -> None:
-    done = build(tmp_path, CC=compiler, PULSAR_NATIVE_IMPL="compiled")
-    assert done.returncode != 0 and not list(tmp_path.iterdir())
+    (temporary := tmp_path / "tmp").mkdir()
+    done = build(tmp_path / "dist", CC=compiler, PULSAR_NATIVE_IMPL="compiled", TMPDIR=str(temporary))
+    assert done.returncode != 0 and not list(tmp_path.glob("dist/*")) and not list(temporary.iterdir())
 
 
 def test_building_in_place_tells_why_it_cannot() -> None:

@@ -88,10 +88,14 @@ def test_killed_broker_comes_back_with_ports_and_data(own_broker: OwnBroker) -> 
     before = private.service_url
     client = quiet(private.service_url)
     client.create_producer("kept").send(b"precious")  # type: ignore[attr-defined]
+    libraries = "tmp/*rocksdb*.so"
+    assert (unpacked := list(private.folder.glob(libraries)))
     private.kill()
     client.close()  # type: ignore[attr-defined]
     assert not private.healthy(1)
     private.start().wait_ready()
+    # Those that the kill left are gone, and it has its own.
+    assert list(private.folder.glob(libraries)) and not any(library.exists() for library in unpacked)
     assert private.service_url == before
     with pytest.raises(BrokerError, match="already runs"):
         private.start()
