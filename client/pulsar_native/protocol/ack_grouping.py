@@ -9,9 +9,10 @@ Not thread-safe: the engine holds the consumer's lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pulsar_native._message_fields import AckRun, PendingAcks
+from pulsar_native.protocol.redelivered import RedeliveredEntries
 from pulsar_native.wire.commands import AckItem
 from pulsar_native.wire.entry import EntryKey
 
@@ -54,6 +55,7 @@ class AckGroup:
         "_cumulative_sent",
         "_partial",
         "_partial_dirty",
+        "_redelivered",
         "taken",
     )
 
@@ -66,6 +68,7 @@ class AckGroup:
         # Open bits, batch size, and the open bits at the entry's last delivery.
         self._partial: dict[EntryKey, tuple[int, int, int]] = {}
         self._partial_dirty: dict[EntryKey, None] = {}
+        self._redelivered = RedeliveredEntries()
         self._cumulative: tuple[int, int, int, int] | None = None
         self._cumulative_sent: tuple[int, int] | None = None
         # Statistics: messages drained so far, and how many of them belong to batches that are still partly open.
@@ -155,6 +158,7 @@ class AckGroup:
     def add_entry(self, entry: EntryKey, bits: int, size: int) -> None:
         """Record the unacknowledged messages of a batch as the broker delivered it (its ack_set, or all)."""
         mine = self.open_here(entry)
+        self._redelivered.discard(entry)
         if mine is None:
             self._partial[entry] = (bits, size, bits)
         else:
@@ -163,6 +167,12 @@ class AckGroup:
         if self._batch_index:
             # Those acknowledged at the broker were counted before.
             self._counted.setdefault(entry, size - bits.bit_count())
+
+    def redelivered(self, entries: Iterable[EntryKey]) -> None:
+        """Note that the broker is to redeliver entries, to this consumer or another one."""
+        for entry in self._redelivered.add(entry for entry in entries if entry in self._partial):
+            for known in (self._partial, self._partial_dirty, self._counted):
+                known.pop(entry, None)
 
     def resend(self, entry: EntryKey) -> bool:
         """Mark the acknowledged part of a batch for resending: the broker redelivered it without that part.
@@ -269,6 +279,7 @@ class AckGroup:
         self._partial = {}
         self._partial_dirty = {}
         self._counted = {}
+        self._redelivered.clear()
         self._cumulative = None
         self._cumulative_sent = None
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pulsar_native.protocol.redelivered import RedeliveredEntries
 from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 
@@ -57,6 +58,7 @@ class ChunkAssembly:
         "_expiry",
         "_max_pending",
         "_pending",
+        "_redelivered",
         "acknowledge",
         "delivered",
         "orphans",
@@ -78,6 +80,7 @@ class ChunkAssembly:
         self._pending: dict[str, ChunkedMessage] = {}
         # Entries of the last complete messages, by uuid.
         self._complete: dict[str, list[EntryKey]] = {}
+        self._redelivered = RedeliveredEntries()
         self.delivered: dict[EntryKey, tuple[EntryKey, ...]] = {}
         """All entries of each delivered, unacknowledged message, by its last entry."""
         self.acknowledge: list[EntryKey] = []
@@ -177,6 +180,7 @@ class ChunkAssembly:
         self._pending.clear()
         self._complete.clear()
         self.delivered.clear()
+        self._redelivered.clear()
         if self.orphans is not None:
             self.orphans.clear()
 
@@ -184,15 +188,19 @@ class ChunkAssembly:
 
     def give(self, message: ChunkedMessage) -> None:
         """Record that a message is delivered to the application."""
+        self._redelivered.discard(message.entries[-1])
         self.delivered[message.entries[-1]] = tuple(message.entries)
 
     def pop_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
         """Remove and return the entries of an acknowledged message; empty when it is not a chunked one."""
         return self.delivered.pop(last, ())
 
-    def with_chunks(self, entries: Iterable[EntryKey]) -> list[EntryKey]:
-        """Return the entries, each last chunk extended by all chunks of its message."""
-        return [each for entry in entries for each in self.delivered.get(entry, (entry,))]
+    def redelivered(self, entries: Iterable[EntryKey]) -> list[EntryKey]:
+        """Return the entries to redeliver, each last chunk extended by all chunks of its message."""
+        known = [(entry, self.delivered.get(entry)) for entry in entries]
+        for last in self._redelivered.add(entry for entry, chunks in known if chunks):
+            self.delivered.pop(last, None)
+        return [each for entry, chunks in known for each in chunks or (entry,)]
 
     def safe_position(self, position: EntryKey) -> EntryKey:
         """Return the position up to which everything may be acknowledged, and forget the messages before it.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pulsar_native._message_fields import MessageFields, PendingAcks
+from pulsar_native.protocol import redelivered
 from pulsar_native.protocol.ack_grouping import AckGroup, bits_of, words_of
 from pulsar_native.wire.commands import AckItem
 
@@ -373,3 +374,20 @@ def test_add_complete_batch_excludes_others() -> None:
     group.put_back(items, None)
     assert group.drain()[0] == items
     assert group.drain()[0] == []
+
+
+@pytest.mark.parametrize("batch_index", [False, True])
+def test_redelivered_entries_of_others_are_bounded(batch_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redelivered, "KEPT", 3)
+    group = AckGroup(batch_index=batch_index)
+    for entry in range(10):
+        group.add_entry((1, entry), 0b111, 3)
+        group.add((1, entry), 0, 3)
+        group.drain()
+        # Acknowledged here in part, and the rest by another consumer; the first entry comes back.
+        group.redelivered([(1, entry), (2, entry)])
+        group.add_entry((1, 0), 0b111, 3)
+    assert [entry for entry in range(10) if group.partial((1, entry)) is not None] == [0, 7, 8, 9]
+    group.add((1, 0), 1, 3)
+    assert group.add((1, 0), 2, 3)
+    assert group.drain()[0] == [(1, 0, None)]

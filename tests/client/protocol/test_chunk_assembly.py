@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_native.protocol import redelivered
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
 from pulsar_native.wire.entry import ParsedEntry
 from support.entry_bytes import PUBLISHED, metadata_of
@@ -40,7 +41,7 @@ class Topic:
             self.assembly.give(message)
 
     def given(self, entry: int) -> list[int]:
-        return [number for _, number in self.assembly.with_chunks([(7, entry)])]
+        return [number for _, number in self.assembly.redelivered([(7, entry)])]
 
     @property
     def acknowledged(self) -> list[int]:
@@ -227,3 +228,15 @@ def test_chunks_of_a_restarted_message_are_its_own() -> None:
     topic.send("a", 1, of=2)
     assert topic.unusable == [3] and topic.acknowledged == []
     assert topic.assembly.orphans == {"a": (7, 3)}
+
+
+def test_redelivered_messages_of_others_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redelivered, "KEPT", 3)
+    topic = Topic()
+    for number in range(10):
+        topic.send(f"m{number}", 0, 1, of=2)
+        assert topic.given(2 * number + 1) == [2 * number, 2 * number + 1]
+        # The first message comes back.
+        topic.deliver(0)
+        topic.deliver(1)
+    assert [entry for _, entry in topic.assembly.delivered] == [1, 15, 17, 19]

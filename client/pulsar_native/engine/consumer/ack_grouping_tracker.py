@@ -550,7 +550,8 @@ class AckGroupingTracker:
         if self._dead_letter_router is not None:
             self._gather_fast_path()
             entries = self._dead_letter_router.split_dead(entries)
-        return self._chunks.with_chunks(entries) if self._chunks.delivered else entries
+        self.group.redelivered(entries)
+        return self._chunks.redelivered(entries) if self._chunks.delivered else entries
 
     # --- end --------------------------------------------------------------------------------------------------------
 
