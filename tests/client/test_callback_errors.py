@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
+from pulsar_native.exceptions import CryptoError, Timeout
 
 
 @pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, asyncio.CancelledError])
@@ -35,3 +36,50 @@ async def test_cancels_task_for_its_own_cancellation_only() -> None:
         (task if cancels_the_task else future).cancel()
         await task
     assert found == [True, False] and not cancels_task(ValueError())
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_result_of_error_becomes_failure(error: type[BaseException]) -> None:
+    def fails(*args: object) -> None:
+        raise error(*args)
+
+    with pytest.raises(CryptoError, match=f"get of the vault failed with {error.__name__}") as caught:
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(result_of, "get of the vault", CryptoError, fails, "very-secret")
+    assert isinstance(caught.value.__cause__, error) and "very-secret" not in str(caught.value)
+
+
+def test_result_of_keeps_pulsar_errors() -> None:
+    def fails() -> None:
+        raise Timeout("mine")
+
+    with pytest.raises(Timeout, match="mine"):
+        result_of("get of the vault", CryptoError, fails)
+    assert result_of("get of the vault", CryptoError, lambda number: number + 1, 1) == 2
+
+
+def test_result_of_coroutine_refused() -> None:
+    async def get() -> bytes:
+        return b""
+
+    with pytest.raises(CryptoError, match="get of the vault must be a plain function"):
+        result_of("get of the vault", CryptoError, get)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_result_of_in_main_thread_leaves_interrupts(error: type[BaseException]) -> None:
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(error):
+        result_of("get of the vault", CryptoError, fails)
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, asyncio.CancelledError])
+def test_result_of_in_main_thread_error_becomes_failure(error: type[BaseException]) -> None:
+    def fails() -> None:
+        raise error("very-secret")
+
+    with pytest.raises(CryptoError, match=f"get of the vault failed with {error.__name__}") as caught:
+        result_of("get of the vault", CryptoError, fails)
+    assert "very-secret" not in str(caught.value)

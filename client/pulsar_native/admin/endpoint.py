@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
 from pulsar_native.admin.errors import IS_IT_PULSAR, refusal
+from pulsar_native.auth.answers import http_headers_of, tls_certificate_of
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
@@ -57,7 +58,7 @@ class Endpoint:
     ) -> HttpAnswer:
         """Return the 2xx response to a request for an encoded path below /admin/v2, or raise the broker's error."""
         deadline = time.monotonic() + self.timeout_seconds
-        headers = {"Accept": "application/json", **self.authentication.http_headers()}
+        headers = {"Accept": "application/json", **http_headers_of(self.authentication)}
         content = None if body is None else json.dumps(body).encode()
         if method in ("PUT", "POST"):
             headers["Content-Type"] = "application/json"
@@ -105,7 +106,7 @@ class Endpoint:
                 trust_certs_file_path=self._trust_certs_file_path,
                 allow_insecure_connection=self._allow_insecure_connection,
                 validate_hostname=self._validate_hostname,
-                certificate=self.authentication.tls_certificate(),
+                certificate=tls_certificate_of(self.authentication),
             )
         return exchange(
             request.method,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_native import _version
-from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import Engine, called_in_thread
+from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import Attempt
 from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
@@ -108,12 +108,12 @@ async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes
 
 def _credentials_of(authentication: Credentials) -> tuple[str, bytes]:
     failure, plugin = ErrorGettingAuthenticationData, "of the authentication plug-in"
-    method = called_in_thread(f"method_name {plugin}", failure, lambda: authentication.method_name)
+    method = result_of(f"method_name {plugin}", failure, lambda: authentication.method_name)
     if not isinstance(method, str):
         raise failure(f"method_name {plugin} is {type(method).__name__}, not str")
     if method == "none":
         return method, b""
-    data = called_in_thread(f"auth_data {plugin}", failure, authentication.auth_data)
+    data = result_of(f"auth_data {plugin}", failure, authentication.auth_data)
     if data is not None and not isinstance(data, bytes):
         raise failure(f"auth_data {plugin} returned {type(data).__name__}, not bytes")
     return method, data or b""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -18,16 +17,16 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
+from pulsar_native.auth.answers import http_headers_of
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import NO_CREDENTIALS
-from pulsar_native.engine.loop import Engine, called_in_thread
+from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
-    ErrorGettingAuthenticationData,
     LookupError,
     PulsarException,
     ReadError,
@@ -47,9 +46,6 @@ _MODES = {
     RegexSubscriptionMode.NonPersistentOnly: "NON_PERSISTENT",
     RegexSubscriptionMode.AllTopics: "ALL",
 }
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class HttpLookup:
@@ -146,29 +142,15 @@ def _followed(
     connect_deadline = time.monotonic() + config.connection_timeout_ms / 1000
     url = base + target
     for _ in range(config.max_lookup_redirects + 1):
-        headers = {"Accept": "application/json", **_headers_of(authentication)}
+        headers = {"Accept": "application/json"}
+        if authentication is not None:
+            headers |= http_headers_of(authentication)
         answer = exchange("GET", url, deadline=deadline, connect_deadline=connect_deadline, headers=headers, tls=tls)
         if answer.status not in REDIRECTS:
             return answer
         url = redirected(url, answer, target, urlsplit(url).netloc)
         connect_deadline = deadline
     raise LookupError(f"The brokers redirected the lookup more than {config.max_lookup_redirects} times")
-
-
-def _headers_of(authentication: Credentials | None) -> dict[str, str]:
-    if authentication is None:
-        return {}
-    what, failure = "http_headers of the authentication plug-in", ErrorGettingAuthenticationData
-    headers = called_in_thread(what, failure, lambda: authentication.http_headers())
-    if not isinstance(headers, dict):
-        raise failure(f"{what} returned {type(headers).__name__}, not dict")
-    for name, value in headers.items():
-        # The values are not repeated: they are the secret.
-        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise failure(f"{what} returned a name that no header has")
-        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
-            raise failure(f"{what} returned a value of {name!r} that is not one line of text")
-    return headers
 
 
 def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication: Credentials | None) -> PulsarException:

@@ -12,7 +12,6 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import inspect
 import os
 import threading
 import weakref
@@ -323,26 +322,6 @@ async def gather_settled(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             raise result
         settled.append(result)
     return settled
-
-
-def called_in_thread(what: str, failure: type[PulsarException], function: Callable[..., Any], *args: object) -> Any:
-    """Return the result of an application's function; for a thread of the executor, never the main one.
-
-    What it raises, but for a PulsarException, becomes `failure` with its type only, as its text may contain a secret;
-    so does a coroutine, which nothing would await. `what` names the function.
-    """
-    try:
-        answer = function(*args)
-    except PulsarException:
-        raise
-    except BaseException as error:
-        # A StopIteration would never end the future of `asyncio.to_thread`, a cancellation would end the task that
-        # waits for it, and an exit or interrupt the loop. Ctrl-C itself interrupts the main thread only.
-        raise failure(f"{what} failed with {type(error).__name__}") from error
-    if inspect.iscoroutine(answer):
-        answer.close()
-        raise failure(f"{what} must be a plain function, not a coroutine function: it is not awaited")
-    return answer
 
 
 def acquire_thread_engine() -> Engine:

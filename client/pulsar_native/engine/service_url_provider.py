@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import Engine, called_in_thread
+from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -113,7 +113,7 @@ class ServiceUrlProvider:
         return answer
 
     async def _called(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.to_thread(called_in_thread, what, InvalidConfiguration, function, *args)
+        return await asyncio.to_thread(result_of, what, InvalidConfiguration, function, *args)
 
     def _use(self, info: ServiceInfo) -> None:
         url = ServiceUrl.parse(info.service_url)
@@ -153,7 +153,7 @@ class ServiceUrlProvider:
             self._plugins.append(authentication)
             what, failure = "start of the authentication plug-in", ErrorGettingAuthenticationData
             try:
-                await asyncio.to_thread(called_in_thread, what, failure, authentication.start)
+                await asyncio.to_thread(result_of, what, failure, authentication.start)
             except PulsarException:
                 self._plugins.remove(authentication)
                 raise
@@ -266,6 +266,6 @@ class ServiceUrlProvider:
 
 def _close(what: str, close: Callable[[], None]) -> None:
     try:
-        called_in_thread(what, InvalidConfiguration, close)
+        result_of(what, InvalidConfiguration, close)
     except PulsarException as error:
         _log.warning("Closing the client: %s", log_text(error))

@@ -13,10 +13,10 @@ import ssl
 
 from pulsar_native._loggers import get_logger
 from pulsar_native.auth import client_tls_context
+from pulsar_native.auth.answers import tls_certificate_of
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import called_in_thread
-from pulsar_native.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
-from pulsar_native.service_info import Credentials, ServiceInfo
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.service_info import ServiceInfo
 
 _log = get_logger("pulsar_native.tls")
 
@@ -71,21 +71,10 @@ def _made(config: ClientConfig, trusted: str | None, certificate: tuple[str, str
 
 
 def _certificate(config: ClientConfig, info: ServiceInfo) -> tuple[str, str] | None:
-    certificate = None if info.authentication is None else _certificate_of(info.authentication)
+    certificate = None if info.authentication is None else tls_certificate_of(info.authentication)
     if certificate is None and config.tls_certificate_file_path and config.tls_private_key_file_path:
         certificate = (config.tls_certificate_file_path, config.tls_private_key_file_path)
     return certificate
-
-
-def _certificate_of(authentication: Credentials) -> tuple[str, str] | None:
-    what = "tls_certificate of the authentication plug-in"
-    paths = called_in_thread(what, ErrorGettingAuthenticationData, lambda: authentication.tls_certificate())
-    if paths is None:
-        return None
-    is_pair = isinstance(paths, tuple | list) and len(paths) == 2
-    if not is_pair or not all(isinstance(path, str | bytes | os.PathLike) for path in paths):
-        raise ErrorGettingAuthenticationData(f"{what} must return the paths of a certificate and of its key, or None")
-    return os.fsdecode(paths[0]), os.fsdecode(paths[1])
 
 
 def _state_of(path: str | None) -> tuple[int, ...] | None:

@@ -178,12 +178,7 @@ async def test_http_lookup_plugin_error_without_text(cores: Cores) -> None:
     ("headers", "words"),
     [
         (None, "returned NoneType, not dict"),
-        (["very-secret"], "returned list, not dict"),
-        ({5: "very-secret"}, "returned a name that no header has"),
-        ({"very secret\n": "very-secret"}, "returned a name that no header has"),
-        ({"Authorization": b"very-secret"}, "a value of 'Authorization' that is not one line of text"),
         ({"Authorization": "very-secret\n"}, "a value of 'Authorization' that is not one line of text"),
-        ({"Authorization": "very-secret\u20ac"}, "a value of 'Authorization' that is not one line of text"),
         (StopIteration("very-secret"), "failed with StopIteration"),
         (asyncio.CancelledError("very-secret"), "failed with CancelledError"),
     ],

@@ -17,14 +17,8 @@ import pytest
 
 import pulsar_native
 from pulsar_native.engine import loop as loop_module
-from pulsar_native.engine.loop import (
-    Engine,
-    acquire_thread_engine,
-    called_in_thread,
-    check_generation,
-    release_thread_engine,
-)
-from pulsar_native.exceptions import AlreadyClosed, CryptoError, OperationNotSupported, Timeout
+from pulsar_native.engine.loop import Engine, acquire_thread_engine, check_generation, release_thread_engine
+from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported, Timeout
 from support.fake_broker import FakeBroker
 from support.until import wait_until
 
@@ -368,31 +362,3 @@ def test_interpreter_exit_does_not_hang(fake: FakeBroker, last: str) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, "done", "")
-
-
-@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-async def test_called_in_thread_error_becomes_failure(error: type[BaseException]) -> None:
-    def fails(*args: object) -> None:
-        raise error(*args)
-
-    with pytest.raises(CryptoError, match=f"get of the vault failed with {error.__name__}") as caught:
-        async with asyncio.timeout(10):
-            await asyncio.to_thread(called_in_thread, "get of the vault", CryptoError, fails, "very-secret")
-    assert isinstance(caught.value.__cause__, error) and "very-secret" not in str(caught.value)
-
-
-def test_called_in_thread_keeps_pulsar_errors() -> None:
-    def fails() -> None:
-        raise Timeout("mine")
-
-    with pytest.raises(Timeout, match="mine"):
-        called_in_thread("get of the vault", CryptoError, fails)
-    assert called_in_thread("get of the vault", CryptoError, lambda number: number + 1, 1) == 2
-
-
-def test_called_in_thread_coroutine_refused() -> None:
-    async def get() -> bytes:
-        return b""
-
-    with pytest.raises(CryptoError, match="get of the vault must be a plain function"):
-        called_in_thread("get of the vault", CryptoError, get)

@@ -1,0 +1,44 @@
+"""What an authentication plug-in returns for HTTP and TLS, checked: one of the application may return anything.
+
+Rules: both functions block as the plug-in does, never on the loop; no error has the text of a header or of what the
+plug-in raised, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from pulsar_native._callback_errors import result_of
+from pulsar_native.exceptions import ErrorGettingAuthenticationData
+from pulsar_native.service_info import Credentials
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+def http_headers_of(authentication: Credentials) -> dict[str, str]:
+    """Return the headers that authenticate a request; raises `ErrorGettingAuthenticationData`."""
+    what, failure = "http_headers of the authentication plug-in", ErrorGettingAuthenticationData
+    headers = result_of(what, failure, lambda: authentication.http_headers())
+    if not isinstance(headers, dict):
+        raise failure(f"{what} returned {type(headers).__name__}, not dict")
+    for name, value in headers.items():
+        # The values are not repeated: they are the secret.
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise failure(f"{what} returned a name that no header has")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise failure(f"{what} returned a value of {name!r} that is not one line of text")
+    return headers
+
+
+def tls_certificate_of(authentication: Credentials) -> tuple[str, str] | None:
+    """Return the paths of the client's certificate and key, or None; raises `ErrorGettingAuthenticationData`."""
+    what = "tls_certificate of the authentication plug-in"
+    paths = result_of(what, ErrorGettingAuthenticationData, lambda: authentication.tls_certificate())
+    if paths is None:
+        return None
+    is_pair = isinstance(paths, tuple | list) and len(paths) == 2
+    if not is_pair or not all(isinstance(path, str | bytes | os.PathLike) for path in paths):
+        raise ErrorGettingAuthenticationData(f"{what} must return the paths of a certificate and of its key, or None")
+    return os.fsdecode(paths[0]), os.fsdecode(paths[1])
