@@ -446,8 +446,10 @@ def test_message_class_same_with_either_implementation() -> None:
             Message.data, Message.message_id, Message.properties, Message.partition_key, Message.ordering_key,
             Message.event_timestamp, Message.publish_timestamp, Message.topic_name, Message.redelivery_count,
         ):  # fmt: skip
-            reference = getattr(plain().MessageFields, method.__name__)
-            assert method.__doc__ == reference.__doc__ and method.__doc__.startswith("Return the")
+            # Python 3.13 removes the indentation of docstrings when it compiles; Cython does not.
+            doc = inspect.getdoc(method) or ""
+            assert doc == inspect.getdoc(getattr(plain().MessageFields, method.__name__))
+            assert doc.startswith("Return the")
         assert copy.copy(message).data() == b"hello" and copy.copy(message).message_id() == message.message_id()
     assert Message[bytes] is not None
 
