@@ -22,8 +22,9 @@ from pulsar_native import (
     Result,
     Timeout,
 )
+from pulsar_native.protocol.producer import ProducerCore
 from support.apis import Api
-from support.brokers import Broker, NewTopic
+from support.brokers import Broker, NewTopic, admin
 from support.raw import sent_entries
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
@@ -89,7 +90,9 @@ def test_what_goes_over_the_wire(api: Api, through: Relay, topic: NewTopic) -> N
     total = sum(len(chunk.body) for chunk in chunks)
     assert total > 5000, "compressed before it is cut"
     for number, chunk in enumerate(chunks):
-        assert chunk.command.is_chunk and chunk.command.sequence_id == chunk.metadata.sequence_id == 0
+        assert chunk.command.is_chunk and chunk.command.sequence_id == 0
+        # A broker that loads the topic takes each for a whole message: only the last one counts as this one.
+        assert chunk.metadata.sequence_id == (0 if number == 5 else (1 << 64) - 1)
         assert (chunk.metadata.uuid, chunk.metadata.num_chunks_from_msg) == (uuid, 6)
         assert (chunk.metadata.chunk_id, chunk.metadata.total_chunk_msg_size) == (number, total)
         assert chunk.metadata.uncompressed_size == 5000 and len(chunk.body) <= 1000
@@ -245,19 +248,78 @@ def test_a_connection_lost_between_chunks(
     eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
 
 
+@pytest.mark.proves("C66", "C80")
+@pytest.mark.parametrize("before", [0, 1], ids=["first message", "later message"])
+@pytest.mark.parametrize("stored", [1, 3])
+def test_a_topic_unloaded_between_chunks_gets_the_message(
+    api: Api, broker: Broker, client: Any, through: Relay, topic: NewTopic, deduplicating: str, before: int, stored: int
+) -> None:
+    name = topic(namespace=deduplicating)
+    producer = chunking(api.client(through.service_url), name)
+    expected = [noise(3500, seed=number) for number in range(before + 2)]
+    api.send_all(producer, expected[:before])
+    # The topic is loaded again with a part of the message: the broker must not take it for the whole.
+    sent = through.count(Command.SEND, TO_BROKER)
+    through.let_pass(Command.SEND, TO_BROKER, times=stored)
+    through.drop(Command.SEND, TO_BROKER, times=None)
+    outcomes = [api.enqueue(producer, payload) for payload in expected[before:]]
+    through.wait_for(Command.SEND_RECEIPT, 4 * before + stored)
+    through.wait_for(Command.SEND, sent + 8)
+    through.release()
+    admin(broker.admin_url, "PUT", f"{name.replace('://', '/')}/unload")
+    for outcome in outcomes:
+        result, place = outcome.result(30)
+        assert result is Result.Ok and place is not None and place.first_chunk_message_id() is not None
+    reader = client.create_reader(name, MessageId.earliest)
+    read = []
+    while reader.has_message_available():
+        read.append(reader.read_next(10_000).data())
+    assert read == expected
+
+
+@pytest.mark.proves("C66", "C80")
+def test_stored_chunks_without_receipts_are_not_stored_again(
+    api: Api, client: Any, through: Relay, topic: NewTopic, deduplicating: str
+) -> None:
+    name = topic(namespace=deduplicating)
+    producer = chunking(api.client(through.service_url), name)
+    expected = [noise(3500, seed=number) for number in range(5)]
+    through.drop(Command.SEND_RECEIPT, TO_CLIENT, times=None)
+    outcomes = [api.enqueue(producer, payload) for payload in expected]
+    through.wait_for(Command.SEND_RECEIPT, 20)
+    through.release()
+    through.cut()
+    # Of duplicates the broker drops the last chunk at once: the receipt would overtake those of the others.
+    for outcome in outcomes:
+        result, place = outcome.result(30)
+        assert result is Result.Ok and place is not None and place.entry_id() == -1
+    api.send_all(producer, [b"next"])
+    assert through.accepted == 2 and through.count(Command.SEND, TO_BROKER) == 20 + 5 + 1
+    reader = client.create_reader(name, MessageId.earliest)
+    assert [reader.read_next(10_000).data() for _ in range(6)] == [*expected, b"next"]
+
+
 @pytest.mark.proves("C80", "C113")
 def test_chunks_kept_of_a_dropped_duplicate_are_no_message(
-    api: Api, client: Any, topic: NewTopic, deduplicating: str, stats: Stats
+    api: Api, broker: Broker, client: Any, topic: NewTopic, deduplicating: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    connected = ProducerCore.connected
+
+    def without_id(core: ProducerCore, name: str, _: int, *more: Any) -> None:
+        connected(core, name, -1, *more)
+
     name = topic(namespace=deduplicating)
     ids = []
     for _ in range(2):
         producer = chunking(client, name, producer_name="one")
-        outcomes = [api.enqueue(producer, noise(size, seed=size), sequence_id=size) for size in (10, 2500, 2600)]
-        ids += [outcome.result(30)[1] for outcome in outcomes]
+        for size in (10, 2500, 2600):
+            ids.append(api.enqueue(producer, noise(size, seed=size), sequence_id=size).result(30)[1])
         producer.close()
+        # As other clients do, the second one sends all chunks of what the broker has.
+        monkeypatch.setattr(ProducerCore, "connected", without_id)
     # The broker drops a repeated message by its last chunk, and stores the others again.
-    assert stats(name)["msgInCounter"] > 7
+    found: Any = admin(broker.admin_url, "GET", f"{name.replace('://', '/')}/internalStats")
+    assert found["currentLedgerEntries"] == 1 + 3 + 3 + 2 + 2
     reader = client.create_reader(name, ids[2])
     assert not reader.has_message_available()
     whole = client.create_reader(name, MessageId.earliest)

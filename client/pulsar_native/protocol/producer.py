@@ -84,6 +84,8 @@ class ProducerCore:
         self.schema_version: bytes | None = None
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self.last_pushed = self.queue.last_published
+        # What the broker's deduplication had at the last attachment: the highest id, -1 for none.
+        self._last_at_broker = -1
         self._next_sequence_id = self.last_pushed + 1
         # Batches that could not be encoded: completed by the engine after it has released the lock.
         self.failed: list[tuple[SendOp, PulsarException]] = []
@@ -118,6 +120,8 @@ class ProducerCore:
         self.schema_version = schema_version or None
         queue = self.queue
         queue.stored = max(queue.stored, last_sequence_id)
+        self._last_at_broker = last_sequence_id
+        queue.keep_last_chunks(last_sequence_id)
         if not queue.ops and not self.open_batch.payloads and queue.last_published < last_sequence_id:
             self.last_pushed = max(self.last_pushed, last_sequence_id)
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
@@ -419,19 +423,22 @@ class ProducerCore:
         count = -(-len(body) // size)
         self._check_room_for(count)
         metadata.num_chunks_from_msg = count
+        is_alone = sequence_id <= self._last_at_broker
         view = memoryview(body)
         places: list[tuple[int, int, int]] = []
         ops: list[SendOp] = []
-        for chunk_id in range(count):
+        for chunk_id in range(count - 1 if is_alone else 0, count):
+            is_last = chunk_id == count - 1
+            _set_counted_id(metadata, sequence_id if is_last else sequence_id - 1)
             metadata.chunk_id = chunk_id
             # Each chunk is encrypted separately.
             metadata.ClearField("encryption_keys")
             piece = view[chunk_id * size : (chunk_id + 1) * size]
             parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, transaction, is_chunk=True)
-            is_last = chunk_id == count - 1
             taken = (callback, len(payload)) if is_last else (None, 0)
             op = ChunkOp(sequence_id, parts, *taken, now, is_last=is_last, places=places)
             op.transaction = transaction
+            op.is_alone = is_alone
             ops.append(op)
         self._note(sequence_id)
         for each in ops:
@@ -446,6 +453,8 @@ class ProducerCore:
         metadata.total_chunk_msg_size = total
         # The largest values of these fields: their encoded width counts.
         metadata.num_chunks_from_msg = metadata.chunk_id = total
+        if not metadata.sequence_id:
+            _set_counted_id(metadata, -1)
         space = self._body_limit(metadata)
         if space < 1:
             raise MessageTooBig(
@@ -622,6 +631,19 @@ class ProducerCore:
         """Return the error for messages without a receipt in time."""
         seconds = self.config.send_timeout_millis / 1000
         return Timeout(f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)", topic=self.topic)
+
+
+def _set_counted_id(metadata: pb.MessageMetadata, sequence_id: int) -> None:
+    """Write the sequence id that a broker counts as stored when it reads the entry at the topic's next load.
+
+    There it takes every chunk for a whole message, and drops the last one when that is sent again: only the last one
+    may have the message's id. -1, before the first message, is that of an unsigned field; the default of the other
+    field is 0.
+    """
+    metadata.sequence_id = sequence_id % (1 << 64)
+    metadata.ClearField("highest_sequence_id")
+    if sequence_id < 0:
+        metadata.highest_sequence_id = metadata.sequence_id
 
 
 def _failure(error: Exception) -> PulsarException:

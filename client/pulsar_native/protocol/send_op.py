@@ -132,7 +132,7 @@ class ChunkOp(SendOp):
     All chunks have the same sequence id, and only the last may count as published: the others report the previous id.
     """
 
-    __slots__ = ("_places", "is_last")
+    __slots__ = ("_places", "is_alone", "is_last")
 
     def __init__(
         self,
@@ -147,6 +147,8 @@ class ChunkOp(SendOp):
     ) -> None:
         super().__init__(sequence_id, sequence_id if is_last else sequence_id - 1, parts, [callback], size, created)
         self.is_last = is_last
+        # A last chunk that goes without the others, as the broker has the message: it is to be dropped as a duplicate.
+        self.is_alone = False
         # Shared by the chunks of a message: the positions of those with a receipt.
         self._places = places
 
@@ -250,6 +252,19 @@ class PendingQueue:
         for op in taken:
             self._uncount(op)
         return taken
+
+    def keep_last_chunks(self, last_sequence_id: int) -> None:
+        """Remove the other chunks of messages up to an id that the broker has: it would store them again, and drop the
+        last one first, so that receipts would come out of order.
+        """
+        others = self.remove(
+            lambda op: isinstance(op, ChunkOp) and not op.is_last and op.sequence_id <= last_sequence_id
+        )
+        if others:
+            known = {op.sequence_id for op in others}
+            for op in self.ops:
+                if isinstance(op, ChunkOp) and op.sequence_id in known:
+                    op.is_alone = True
 
     def remove_doubtful(self) -> list[SendOp]:
         """Remove and return entries of transactions that may be stored: a resend would duplicate them there."""

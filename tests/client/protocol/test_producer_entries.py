@@ -14,10 +14,13 @@ from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import InvalidConfiguration, MessageTooBig, NotAllowedError, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_op import SendOp, SendReceipt
+from pulsar_native.protocol.send_op import ChunkOp, SendOp, SendReceipt
 from pulsar_native.wire.compression import decompress
 from support.entry_bytes import assemble
 from support.producer_cores import TOPIC, add, bytes_of, core, read
+
+# As an unsigned field has it.
+MINUS_ONE = (1 << 64) - 1
 
 
 def chunking(**options: Any) -> ProducerCore:
@@ -39,6 +42,11 @@ def confirm(made: ProducerCore, entry: int) -> None:
     outcome, op = made.queue.receipt(made.queue.ops[0].sequence_id)
     assert outcome is SendReceipt.COMPLETED and op is not None
     op.complete(None, (2, 7, entry), TOPIC)
+
+
+def chunks_of(made: ProducerCore) -> list[ChunkOp]:
+    """Return the pending entries, all of them chunks."""
+    return [op for op in made.queue.ops if isinstance(op, ChunkOp)]
 
 
 # --- chunks -----------------------------------------------------------------------------------------------------
@@ -78,11 +86,47 @@ def test_chunks_join_to_body_within_size(size: int, largest: int, chunk: int, co
         metadata = entry.metadata
         assert (metadata.partition_key, metadata.properties[0].key, metadata.uncompressed_size) == ("k", "a", size)
         assert read(op).command.is_chunk == chunked == metadata.HasField("uuid")
-        assert read(op).command.sequence_id == metadata.sequence_id == 0
+        # Only the last chunk counts as the message.
+        is_counted = number == len(ops) - 1
+        assert read(op).command.sequence_id == 0 and metadata.sequence_id == (0 if is_counted else MINUS_ONE)
+        assert metadata.highest_sequence_id == (0 if is_counted else MINUS_ONE)
         if chunked:
             total = sum(len(each.body) for each in read_back)
             assert (metadata.uuid, metadata.num_chunks_from_msg) == ("the-name-0", len(ops))
             assert (metadata.chunk_id, metadata.total_chunk_msg_size) == (number, total)
+
+
+def test_chunks_before_the_last_count_as_the_message_before() -> None:
+    made = chunking()
+    made.connected("the-name", 6, b"", 2000)
+    entries = [read(op) for op in add(made, bytes(5000))]
+    assert [entry.command.sequence_id for entry in entries] == [7, 7, 7]
+    assert [entry.entry.metadata.sequence_id for entry in entries] == [6, 6, 7]
+    assert not any(entry.entry.metadata.HasField("highest_sequence_id") for entry in entries)
+
+
+def test_chunks_the_broker_has_are_sent_by_the_last() -> None:
+    made = chunking(max_pending=10)
+    outcomes = [Outcome() for _ in range(3)]
+    for outcome in outcomes:
+        add(made, bytes(5000), callback=outcome)
+    # Attached again, the broker has the first two; the second time it has the third one, too.
+    made.connected("the-name", 1, b"", 2000)
+    waiting = [(op.sequence_id, op.is_alone) for op in chunks_of(made)]
+    assert waiting == [(0, True), (1, True), (2, False), (2, False), (2, False)] and made.pending_messages == 5
+    for place in (-1, -1, 7):
+        confirm(made, place)
+    made.connected("the-name", 2, b"", 2000)
+    assert [(op.sequence_id, op.is_last, op.is_alone) for op in chunks_of(made)] == [(2, True, True)]
+    confirm(made, -1)
+    assert [(error, place.entry_id()) for outcome in outcomes for error, place in outcome.told] == [(None, -1)] * 3
+    assert (made.pending_messages, made.pending_bytes) == (0, 0)
+    # A message with an id that the broker has: the same.
+    (again,) = add(made, bytes(5000), sequence_id=1)
+    assert isinstance(again, ChunkOp) and again.is_alone and again.is_last
+    # No longer deduplicated.
+    made.connected("the-name", -1, b"", 2000)
+    assert len(add(made, bytes(5000), sequence_id=2)) == 3
 
 
 @pytest.mark.proves("C79", "C80")

@@ -118,6 +118,15 @@ def overtaken(topic: str) -> PulsarException:
     )
 
 
+def incomplete(topic: str) -> PulsarException:
+    """Return the error for a message of which the broker stored the last chunk, after it had said to have them all."""
+    return NotConnected(
+        "The broker had counted the message in chunks as stored, so that only its last chunk was sent again, and then "
+        "it stored that: the message is incomplete. Send it again with a new sequence id",
+        topic=topic,
+    )
+
+
 def lost_to_deduplication(topic: str) -> PulsarException:
     """Return the error for a damaged message that the broker dropped when it was resent."""
     return ChecksumError(

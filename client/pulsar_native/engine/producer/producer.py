@@ -44,7 +44,7 @@ from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.batch_builder import described_by
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_op import Callback, FlushWaiters, SendCallback, SendOp, SendReceipt
+from pulsar_native.protocol.send_op import Callback, ChunkOp, FlushWaiters, SendCallback, SendOp, SendReceipt
 from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -549,6 +549,9 @@ class PartitionProducer(Handler):
                 # Later entries were stored meanwhile: deduplication drops the resent one as older than them.
                 error = backpressure.lost_to_deduplication if op.was_damaged else backpressure.overtaken
                 self._completed(op, error(self.topic.full), None)
+                return
+            if entry >= 0 and isinstance(op, ChunkOp) and op.is_alone:
+                self._completed(op, backpressure.incomplete(self.topic.full), None)
                 return
             self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, ledger, entry))

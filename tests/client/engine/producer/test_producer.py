@@ -193,6 +193,28 @@ async def test_resent_overtaken_entry_dropped_fails(fake: FakeBroker, cores: Cor
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("is_dropped", [True, False])
+async def test_last_chunk_alone_that_is_stored_fails(fake: FakeBroker, cores: Cores, is_dropped: bool) -> None:
+    # The broker has the message, by what it answers first.
+    success = pb.CommandProducerSuccess(producer_name="p", last_sequence_id=0)
+
+    def create(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        success.request_id = command.producer.request_id
+        return [frame(Kind.PRODUCER_SUCCESS, producer_success=success)]
+
+    fake.answers[Kind.PRODUCER] = create
+    fake.answers[Kind.SEND] = lambda _peer, command: [receipt(command.send, MAXU if is_dropped else 9)]
+    core = cores(fake.url)
+    options = {"batching_enabled": False, "chunking_enabled": True, "chunk_max_message_size": 10}
+    producer = await producer_of(core, producer_name="p", initial_sequence_id=-1, **options)
+    ((error, _),) = await settled([send(producer, bytes(30))])
+    assert error is None if is_dropped else isinstance(error, NotConnected) and "new sequence id" in str(error)
+    (sent,) = fake.seen(Kind.SEND)
+    assert parse_entry(sent.payload).metadata.chunk_id == 2
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
 @pytest.mark.proves("C64", "C79")
 async def test_receipt_of_earlier_entry_ignored(fake: FakeBroker, cores: Cores) -> None:
     def twice(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
