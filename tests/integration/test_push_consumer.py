@@ -259,6 +259,31 @@ def test_broadcasting_gives_everything_to_everyone_and_drops_failures(
     assert first.seen.count(b"7") == 1
 
 
+@pytest.mark.proves("C194")
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("model", MessageModel, ids=lambda model: model.name.lower())
+def test_burst_on_non_persistent_topic_all_handled(
+    api: Api,
+    client: Any,
+    topic: NewTopic,
+    consume: Started,
+    eventually: Eventually,
+    tmp_path: Path,
+    model: MessageModel,
+    orderly: bool,
+) -> None:
+    name = topic().replace("persistent", "non-persistent")
+    gate = Gate(answer=IN_ORDER if orderly else SUCCESS)
+    options = {"message_model": model, "offset_store_folder": str(tmp_path)}
+    push_consumer = consume(client, name, gate, orderly=orderly, **options)
+    # Their ids are all the same, and the handler has the first ones until all have arrived.
+    publish(api, client, name, numbered(50))
+    eventually(lambda: push_consumer.stats().unfinished == 50)
+    gate.opened.set()
+    eventually(lambda: push_consumer.stats().succeeded == 50)
+    assert sorted(gate.recorder.seen) == sorted(numbered(50)) and push_consumer.stats().duplicates == 0
+
+
 @pytest.mark.proves("C195")
 def test_a_new_group_begins_at_the_end_the_beginning_or_a_time(
     api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually

@@ -154,7 +154,7 @@ def _run(command: Command, run: Callable[[Command], None]) -> ExitCode:
     except BrokenPipeError:
         return ExitCode.BROKEN_PIPE
     except (UsageError, ValueError) as error:
-        console.error(str(error))
+        console.error(_spelled(str(error)))
         return ExitCode.USAGE
     except ConditionNotMet as error:
         console.summary(str(error))
@@ -193,6 +193,7 @@ _SPELLINGS = {
     "create_subscription='NAME'": "--create-subscription NAME",
     ", retention_minutes=… for readers and loads": "",
     "choose subscription_type='Shared'": "choose --type shared",
+    "receive with client.subscribe()": "follow it with tail -n 0 --follow",
     "send_timeout_seconds": "--send-timeout",
 }
 

@@ -75,6 +75,8 @@ def tail(command: Command) -> None:
         raise UsageError("--max-seconds needs --follow: without it the end of the topics ends the command")
     if options.lines == 0 and not options.follow:
         raise UsageError("-n 0 needs --follow: there would be nothing to show")
+    if not options.follow or (options.start is None and options.lines != 0):
+        _need_stored(options.topics)
     work = _Reading(command)
     start = None if options.start is None else _start(options.start)
     with command.client() as client:
@@ -86,6 +88,7 @@ def peek(command: Command) -> None:
     """Write the first messages of topics, or the next ones of a subscription."""
     options = command.options
     _at_least("lines", options.lines, 1)
+    _need_stored(options.topics)
     work = _Reading(command)
     admin = command.connection.needed_admin("--subscription") if options.subscription else None
     with command.client() as client:
@@ -105,6 +108,15 @@ def _at_least(name: str, value: float | None, least: float) -> None:
     # Not a number is none of at least anything.
     if value is not None and not value >= least:
         raise UsageError(f"--{name.replace('_', '-')} must be at least {least:g}, not {value:g}")
+
+
+def _need_stored(topics: Sequence[str]) -> None:
+    """Refuse topics that store no messages."""
+    from pulsar_native.topic import TopicName
+
+    for topic in topics:
+        if not TopicName.parse(topic).is_persistent:
+            raise UsageError(f"{topic} is not persistent: it stores no messages; follow it with tail -n 0 --follow")
 
 
 def _start(text: str) -> MessageId | int:

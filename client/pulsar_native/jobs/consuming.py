@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import completed
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
@@ -49,7 +50,8 @@ class OutputLost(JobRefused):
 
 @dataclass(frozen=True)
 class ConsumeSettings:
-    """Options of a consume job: topics, subscription, limits and output. All values are checked.
+    """Options of a consume job: topics, subscription, limits and output. All values are checked; topics that are not
+    persistent raise ValueError.
 
     `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
     `path` is None if the batch is returned inline only, or handled message by message. `parts` divides the output into
@@ -84,6 +86,24 @@ class ConsumeSettings:
     consumer_name: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     private_keys: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from pulsar_native.topic import TopicName
+
+        for topic in [*self.topics, *self.retry_topics]:
+            name = TopicName.parse(topic)
+            if not name.is_persistent:
+                validation.refuse(
+                    f"topic {name.full} is not persistent: it stores no messages, so a batch of it has no end and "
+                    "cannot be delivered again; use a persistent topic, or receive with client.subscribe()"
+                )
+
+    @property
+    def retry_topics(self) -> list[str]:
+        """Names of the retry topics consumed with the topics."""
+        if not self.reads_retry_letters or self.dead_letters is None:
+            return []
+        return self.dead_letters.retry_topics(self.topics)
 
     @property
     def key_reader(self) -> KeyReader | None:
@@ -375,14 +395,10 @@ class ConsumeJob:
     def _require_topics(self) -> None:
         """Raise `TopicNotFound` for a topic that does not exist; the check creates none."""
         from pulsar_native import TopicNotFound
-        from pulsar_native.topic import TopicName
 
         if self._settings.create_topic:
             return
         for topic in self._settings.topics:
-            if not TopicName.parse(topic).is_persistent:
-                # A non-persistent topic exists only while it is used.
-                continue
             try:
                 self._client.get_partition_count(topic)
             except TopicNotFound as error:
@@ -407,10 +423,8 @@ class ConsumeJob:
         wanted: list[str | re.Pattern[str]] = list(settings.topics)
         if settings.pattern is not None:
             wanted = [settings.pattern]
-        if settings.reads_retry_letters and settings.dead_letters is not None:
-            wanted += settings.dead_letters.retry_topics(settings.topics)
         consumers = []
-        for topic in wanted:
+        for topic in [*wanted, *settings.retry_topics]:
             consumers.append(self._consumer(topic))
             self._calls.check()
         if settings.pattern is not None and not consumers[0].topics() and not settings.allow_empty_pattern:

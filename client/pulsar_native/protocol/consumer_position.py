@@ -16,15 +16,24 @@ class ConsumerPosition:
     """Position of the consumer of one topic or partition."""
 
     def __init__(
-        self, topic: str, partition: int, start: MessageId | None, *, inclusive: bool, is_durable: bool
+        self,
+        topic: str,
+        partition: int,
+        start: MessageId | None,
+        *,
+        inclusive: bool,
+        is_durable: bool,
+        is_stored: bool = True,
     ) -> None:
         self._topic = topic
         self._partition = partition
         self.is_durable = is_durable
+        # False for a non-persistent topic: all its messages have the same id, which no position can be compared with.
+        self._is_stored = is_stored
         self.inclusive_by_config = inclusive
         self._start = start
         self._start_inclusive = inclusive
-        self.filter = StartFilter(None if is_durable else start, inclusive)
+        self.filter = StartFilter(start if is_stored and not is_durable else None, inclusive)
         # Ledger and entry of the last decoded delivery, wanted or not.
         self.last_decoded: tuple[int, int] | None = None
         # Last dequeued message, as an object, since its id is created on demand; or, dequeued otherwise, its id.
@@ -45,7 +54,7 @@ class ConsumerPosition:
 
     def put_back(self, first: Message) -> None:
         """Record that messages from `first` on are queued again: a non-durable subscription continues with it."""
-        if not self.is_durable:
+        if not self.is_durable and self._is_stored:
             self.last_message = self._last_id = None
             self._start, self._start_inclusive = first.message_id(), True
 
@@ -58,8 +67,8 @@ class ConsumerPosition:
 
     @property
     def starts_at_latest(self) -> bool:
-        """True for a non-durable subscription that starts behind the topic's last message."""
-        return not self.is_durable and self._start == MessageId.latest
+        """True for a non-durable subscription that starts behind the topic's last stored message."""
+        return self._is_stored and not self.is_durable and self._start == MessageId.latest
 
     def start_message_id(self) -> MessageId | None:
         """Return the start of a non-durable subscription's next attachment; None for a durable one, which the broker
@@ -67,6 +76,8 @@ class ConsumerPosition:
         """
         if self.is_durable:
             return None
+        if not self._is_stored:
+            return self._start
         last = self.last_dequeued_message_id
         if last is not None:
             # The first chunk's position does not matter: the chunks before it that are still needed are here.
@@ -108,6 +119,8 @@ class ConsumerPosition:
     def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
         """Record a seek to a position, None for one by time. `sought` is the place of a chunked message."""
         self.last_message = self._last_id = None
+        if not self._is_stored:
+            return
         # The broker stores the sought time for a non-durable subscription; starting at earliest does not rewind it.
         self._start = MessageId.earliest if position is None else position
         self._start_inclusive = self.is_durable or self.inclusive_by_config or position is None

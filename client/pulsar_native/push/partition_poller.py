@@ -3,7 +3,8 @@
 Rules: one round dequeues at most a pull batch, and nothing while a limit is exceeded, or while the partition pauses
 after an error. Filtered-out messages are acknowledged immediately. After a lost connection the broker redelivers what
 is unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
-redelivered here or to another member. On the loop only, except `holds`.
+redelivered here or to another member. A non-persistent topic redelivers nothing, and its message ids are all the same:
+no message is compared or forgotten there. On the loop only, except `holds`.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class PartitionPoller:
         self._memory = child.client.memory if config.within_memory_limit else None
         self._held: set[_Key] = set()
         self._attachment = child.attachment
+        self._is_stored = child.topic.is_persistent
         # On a shared subscription, or with redeliveries, the order proves nothing.
         self._ascending = Ascending() if broadcasting else None
         # A message whose writer schema is being fetched; those behind it wait.
@@ -189,18 +191,20 @@ class PartitionPoller:
         self._errors += 1
 
     def _accept(self, message: Message) -> Item | None:
-        key = _key_of(message)
-        self._watch_order(message, key)
-        if key in self._held:
-            self._counts.duplicates += 1
-            return None
+        key = _key_of(message) if self._is_stored else None
+        if key is not None:
+            self._watch_order(message, key)
+            if key in self._held:
+                self._counts.duplicates += 1
+                return None
         if not self._wants(message):
             self._counts.filtered += 1
             self.queue.skip(message)
             self._acknowledge(message)
             return None
         self._counts.taken += 1
-        self._held.add(key)
+        if key is not None:
+            self._held.add(key)
         if self._memory is not None:
             self._memory.receive(len(message))
         return self.queue.put(message, len(message))
@@ -255,8 +259,8 @@ class PartitionPoller:
             self.drop_waiting()
 
     def drop_waiting(self) -> None:
-        """Forget messages no handler has begun."""
-        if not self._broadcasting:
+        """Forget messages no handler has begun, which are redelivered."""
+        if not self._broadcasting and self._is_stored:
             for item in self._let_go(self.queue.drop_waiting()):
                 self._held.discard(_key_of(item.position))
 

@@ -287,7 +287,8 @@ class Receiving(Closeable, Generic[T_co]):
     def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message, with entry -1 if it is empty. Blocks; thread-safe.
 
-        Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID.)
+        Raises `Timeout` after the operation time-out, `OperationNotSupported` for a non-persistent topic, which stores
+        none. (GET_LAST_MESSAGE_ID.)
         """
         return self._engine.run_eager(self._inner.last_message_id())
 
@@ -590,7 +591,10 @@ class Consumer(Receiving[T_co]):
         return self._engine.run_eager(self._inner.positions())
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have all unacknowledged messages redelivered now. Does not block; thread-safe; no effect if closed."""
+        """Have all unacknowledged messages redelivered now. Does not block; thread-safe; no effect if closed.
+
+        A non-persistent topic redelivers nothing: there it has no effect either.
+        """
         check_generation(self._generation)
         if not self._inner.is_closed:
             self._inner.redeliver_all()

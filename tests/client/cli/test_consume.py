@@ -35,6 +35,12 @@ def test_consume_wrong_arguments_exit_with_2(arguments: Sequence[str], words: st
     assert re.search(words, found.err), found.err
 
 
+def test_consume_non_persistent_topic_exits_with_2() -> None:
+    found = run("consume", "non-persistent://public/default/t", "-s", "s", "--url", "pulsar://127.0.0.1:1")
+    assert found.code == 2 and "t is not persistent" in found.err
+    assert found.err.endswith("or follow it with tail -n 0 --follow\n")
+
+
 def test_consume_blank_subscription_exits_with_2() -> None:
     found = run("consume", "t", "-s", " ")
     assert (found.code, found.err) == (2, "error: --subscription must not be blank\n")

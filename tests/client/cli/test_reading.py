@@ -35,6 +35,17 @@ def test_reading_wrong_arguments_exit_with_2(arguments: Sequence[str], words: st
     assert re.search(words, found.err), found.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["tail"], ["tail", "-f"], ["tail", "-n", "2", "-f"], ["tail", "--from", "earliest"], ["peek"]],
+    ids=" ".join,
+)
+def test_reading_non_persistent_topic_exits_with_2(arguments: Sequence[str]) -> None:
+    found = run(arguments[0], "t", "non-persistent://a/b/t", *arguments[1:], "--url", "pulsar://127.0.0.1:1")
+    assert found.code == 2
+    assert "non-persistent://a/b/t is not persistent" in found.err and "tail -n 0 --follow" in found.err
+
+
 def test_start_of_texts() -> None:
     assert (_start("earliest"), _start("latest")) == (MessageId.earliest, MessageId.latest)
     assert _start("7:12") == MessageId(-1, 7, 12, -1)

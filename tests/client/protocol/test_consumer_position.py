@@ -130,3 +130,15 @@ def test_is_before_by_mark_after_seek_by_time() -> None:
     assert position.is_before(at(0), may_have_more=False)
     position.mark_delete = at(4)
     assert position.is_before(at(5), may_have_more=False) and not position.is_before(at(4), may_have_more=False)
+
+
+@pytest.mark.parametrize("start", [MessageId.latest, MessageId(-1, 0, 0), MessageId(-1, 7, 3)], ids=str)
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_position_of_an_unstored_topic_filters_nothing(start: MessageId, is_durable: bool) -> None:
+    name = "non-persistent://public/default/t"
+    position = ConsumerPosition(name, -1, start, inclusive=False, is_durable=is_durable, is_stored=False)
+    for _ in range(2):
+        assert position.filter.first_index((0, 0), 5) == 0 and not position.starts_at_latest
+        position.set_last_dequeued(MessageId(-1, 0, 0))
+        assert position.start_message_id() == (None if is_durable else start)
+        position.on_seek(start, start, inclusive=False)

@@ -16,6 +16,7 @@ from pulsar_native.push.partition_poller import FAILED, THROTTLED, Counts, Parti
 from pulsar_native.topic import TopicName
 
 TOPIC = TopicName.parse("t")
+NON_PERSISTENT = TopicName.parse("non-persistent://public/default/t")
 
 
 class Given:
@@ -177,6 +178,36 @@ def test_poll_redelivery_of_started_and_waiting() -> None:
     assert entries(again) == [1, 2] and not poller.holds(waiting) and poller.holds(begun)
     assert poller.finish([begun, waiting]) == 1
     assert [message.entry.entry_id for message in child.acknowledged] == [0]
+
+
+@pytest.mark.parametrize("broadcasting", [False, True], ids=["clustering", "broadcasting"])
+def test_poll_equal_ids_non_persistent_all_accepted(broadcasting: bool, caplog: pytest.LogCaptureFixture) -> None:
+    child = Child()
+    child.topic = NON_PERSISTENT
+    # Messages outside a batch, and two batches.
+    child.waiting.extend(Given(0) for _ in range(6))
+    for message, index in zip(child.waiting, (-1, -1, 0, 1, 0, 1), strict=True):
+        assert isinstance(message, Given)
+        message.batch_index = index
+    poller = intake_of(child, broadcasting=broadcasting)
+    items = poller.poll(0)
+    assert entries(items) == [0] * 6 and not caplog.text
+    assert poller.finish(items) == 6
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_reattachment_non_persistent_keeps_waiting(orderly: bool) -> None:
+    child = Child()
+    child.topic = NON_PERSISTENT
+    child.waiting.extend([Given(0), Given(0)])
+    poller = intake_of(child, orderly=orderly)
+    begun, waiting = poller.poll(0)
+    begun.started = 1.0
+    child.attachment += 1
+    child.connection = None
+    poller.check_right()
+    # Nobody gets it again.
+    assert poller.holds(begun) and poller.holds(waiting)
 
 
 @pytest.mark.proves("C216")

@@ -473,6 +473,7 @@ def test_consume_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
         ({"topic": ["a", "persistent://public/default/a"]}, "twice"),
         ({"topic": ["a", "a-partition-1"]}, "default/a and its partition .*/a-partition-1"),
         ({"topic": "a/b"}, "InvalidTopicName"),
+        ({"topic": "non-persistent://public/default/t"}, "topic .*/t is not persistent: it stores no messages"),
         ({"max_messages": float("inf")}, "max_messages must be a number"),
         ({"process": lambda: None}, r"process cannot be called with manifest, .*: .*unexpected keyword argument"),
         ({"process_message": lambda message, typo: None}, r"process_message cannot be .*: .* argument: 'typo'"),

@@ -113,6 +113,7 @@ class PartitionConsumer(Handler):
             config.start_message_id,
             inclusive=config.start_message_id_inclusive,
             is_durable=self._durable,
+            is_stored=topic.is_persistent,
         )
         self._context = context = self._context_for_helpers()
         policy = config.dead_letter_policy
@@ -210,13 +211,15 @@ class PartitionConsumer(Handler):
         if self._first is None or self._first.connection is not connection:
             # Otherwise added before; the broker may have closed it again, which the check below is to find.
             connection.add_consumer(self.consumer_id, self)
+        is_subscribed = False
         try:
             await self._subscribe(start, connection)
-            if start == MessageId.latest:
+            is_subscribed = True
+            if self.position.starts_at_latest:
                 self.position.pin_latest(await self.ask_last(connection))
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
-            if isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
+            if is_subscribed or isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
                 connection.write([commands.close_consumer(self.consumer_id, self.client.next_request_id())])
             raise
         # The broker's next frame may close the consumer again (an unload): read, and dispatched, before this task
@@ -627,6 +630,9 @@ class PartitionConsumer(Handler):
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Request redelivery of entries, or of everything unacknowledged (None). Thread-safe."""
         self.check_usable()
+        if not self.topic.is_persistent:
+            # Nothing can be redelivered: what is queued is all there is.
+            return
         with self.lock:
             is_attached = self.connection is not None
             if entries is not None and self.config.consumer_type in BY_ENTRY:

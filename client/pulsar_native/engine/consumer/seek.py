@@ -9,7 +9,7 @@ import contextlib
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.exceptions import BrokerMetadataError, PulsarException
+from pulsar_native.exceptions import BrokerMetadataError, OperationNotSupported, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -34,7 +34,14 @@ async def open_at_start(consumer: PartitionConsumer, deadline: float | None = No
 
 
 async def last_message_id(consumer: PartitionConsumer) -> MessageId:
-    """Return the id of the topic's last deliverable message; entry -1 for an empty topic."""
+    """Return the id of the topic's last deliverable message; entry -1 for an empty topic.
+
+    Raises `OperationNotSupported` for a non-persistent topic.
+    """
+    if not consumer.topic.is_persistent:
+        raise OperationNotSupported(
+            "A non-persistent topic stores no messages, and so has no id of a last one", topic=consumer.topic.full
+        )
     for _ in range(_MOST_RETRIES):
         with contextlib.suppress(BrokerMetadataError):
             return await _ask_last(consumer)
@@ -97,7 +104,7 @@ async def _move_to_id(consumer: PartitionConsumer, position: MessageId) -> None:
     """
     state = consumer.position
     inclusive = state.inclusive_by_config
-    if position == MessageId.latest and inclusive and not state.is_durable:
+    if position == MessageId.latest and inclusive and not state.is_durable and consumer.topic.is_persistent:
         await _step_back(consumer)
         return
     await seek(consumer, position, inclusive=inclusive)
@@ -142,7 +149,7 @@ async def seek(
         if consumer.connection is None or not consumer.connection.is_open:
             consumer.reconnect(0.0)
     connection = await _ready(consumer)
-    if position is None and not state.is_durable:
+    if position is None and not state.is_durable and consumer.topic.is_persistent:
         # If the request fails now, the broker's mark is requested when it is needed.
         with contextlib.suppress(PulsarException):
             await consumer.ask_last(connection)

@@ -181,3 +181,14 @@ def test_first_subscribe_starts_at_first_chunk(client: Client, fake: FakeBroker)
     client.create_reader("t", MessageId(-1, 7, 5, first_chunk=MessageId(-1, 7, 3)))
     (request,) = (seen.command.subscribe for seen in fake.seen(Kind.SUBSCRIBE))
     assert (request.start_message_id.ledgerId, request.start_message_id.entryId) == (7, 3)
+
+
+def test_reader_whose_last_id_is_refused_is_closed_at_the_broker(client: Client, fake: FakeBroker) -> None:
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
+        failure(command.getLastMessageId.request_id, pb.AuthorizationError)
+    ]
+    with pytest.raises(AuthorizationError):
+        client.create_reader("t", MessageId.latest)
+    (subscribed,) = fake.seen(Kind.SUBSCRIBE)
+    (closed,) = fake.wait(Kind.CLOSE_CONSUMER)
+    assert closed.command.close_consumer.consumer_id == subscribed.command.subscribe.consumer_id
