@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import ExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from broker import free_port
@@ -24,6 +24,7 @@ from pulsar_native import (
     InvalidConfiguration,
     MessageId,
     PulsarException,
+    Result,
     TopicNotFound,
 )
 from pulsar_native.schema import AutoProduceBytesSchema, StringSchema
@@ -303,6 +304,39 @@ def test_dead_letters_are_counted(
     assert metrics.value("consumer.message.dlq") == 2
     # The letters are the messages of a producer like any other.
     assert metrics.value("producer.message.send.count", topic=f"{name}-sub-DLQ") == 2
+
+
+class RaisingFilter(ExemplarFilter):
+    """An application's filter that cannot say whether a value becomes an exemplar."""
+
+    def should_sample(self, *_values: Any, **_named: Any) -> bool:
+        raise ValueError("no trace")
+
+
+def test_metrics_raising_exemplar_filter_ends_nothing(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    through = relay(broker.service_url)
+    provider = MeterProvider([InMemoryMetricReader()], exemplar_filter=RaisingFilter())
+    client = api.client(through.service_url, meter_provider=provider)
+    # On one connection, so that receipts and messages come in the same reads.
+    consumer = client.subscribe(name, "sub")
+    producer = client.create_producer(name, batching_enabled=False)
+    waiting = [api.enqueue(producer, b"%d" % number) for number in range(20)]
+    assert [each.result(30)[0] for each in waiting] == [Result.Ok] * 20
+    for number in range(20):
+        message = consumer.receive(10_000)
+        assert message.data() == b"%d" % number
+        consumer.acknowledge(message)
+    through.cut()
+    producer.send(b"after the cut")
+    while (message := consumer.receive(10_000)).data() != b"after the cut":
+        # An acknowledgement may have been lost with the connection.
+        assert message.redelivery_count()
+    client.close()
+    provider.shutdown()
+    assert caplog.text.count("The meter provider failed to record pulsar.client.producer.rpc.send.duration") == 1
 
 
 def test_a_forgotten_client_is_not_kept(

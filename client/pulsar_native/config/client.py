@@ -14,6 +14,7 @@ from pulsar_native.config.base import (
     MAX_U32,
     Config,
     check_integer,
+    check_no_coroutine,
     check_number,
     check_texts,
     require,
@@ -124,11 +125,7 @@ class ClientConfig(Config):
     def __post_init__(self) -> None:
         self._check_options({})
         self._check_service()
-        provider = self.meter_provider
-        require(
-            provider is None or provider is True or callable(getattr(provider, "get_meter", None)),
-            f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {type(provider).__name__}",
-        )
+        self._check_meter_provider()
         check_number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001, MAX_I32)
         check_texts(
             self,
@@ -166,6 +163,18 @@ class ClientConfig(Config):
             "tls_certificate_file_path and tls_private_key_file_path belong together: give both or neither",
         )
         check_authentication(self.authentication)
+
+    def _check_meter_provider(self) -> None:
+        provider = self.meter_provider
+        if provider is None or provider is True:
+            return
+        get_meter = getattr(provider, "get_meter", None)
+        shown = f"the class {provider.__name__}" if isinstance(provider, type) else type(provider).__name__
+        require(
+            callable(get_meter) and not isinstance(provider, type),
+            f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {shown}",
+        )
+        check_no_coroutine("meter_provider.get_meter", get_meter)
 
     def _check_service(self) -> None:
         source = self.service_url

@@ -15,7 +15,7 @@ from pulsar_native import _version
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.engine.metrics.meter import Attempt
 from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
@@ -103,7 +103,7 @@ async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes
     """Return method and data for CONNECT. Reading them may block, so it happens off the loop."""
     if authentication is None:
         return "none", b""
-    return await asyncio.to_thread(_credentials_of, authentication)
+    return await to_plugin_thread(_credentials_of, authentication)
 
 
 def _credentials_of(authentication: Credentials) -> tuple[str, bytes]:
@@ -173,10 +173,10 @@ class Connection:
         connection = Connection(engine, config, logical, authentication, tls is not None)
         transport = Transport(engine, sock, connection._on_data, connection._on_lost)
         connection._transport = transport
-        if attempt is not None:
-            connection._attempt = attempt
-            attempt.opened()
+        connection._attempt = attempt
         try:
+            if attempt is not None:
+                attempt.opened()
             method, data = await credentials_of(authentication)
             transport.start()
             proxy_to = str(logical) if physical != logical else None
@@ -596,12 +596,12 @@ class Connection:
         self._consumers.clear()
         self._watchers.clear()
         self._coordinators.clear()
-        if self._attempt is not None:
-            self._attempt.closed()
         if self.on_gone is not None:
             self.on_gone(self)
         for handler in handlers:
             handler.on_connection_lost(self, reason)
+        if self._attempt is not None:
+            self._attempt.closed()
 
     def _fail_handshake(self, error: PulsarException) -> None:
         if not self._ready.done():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 
 from pulsar_native.auth import AuthenticationBasic, AuthenticationToken
 from pulsar_native.config import ClientConfig
@@ -14,6 +15,13 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl
 from pulsar_native.service_url import Address
 
 URL = "pulsar://localhost:6650"
+
+
+class AsyncProvider:
+    """No MeterProvider: its meter would have to be awaited."""
+
+    async def get_meter(self, *_names: str) -> None:
+        return None
 
 
 CLIENT_REFUSALS = [
@@ -47,6 +55,9 @@ CLIENT_REFUSALS = [
     ({"tls_certificate_file_path": "c.pem"}, InvalidConfiguration, "belong together"),
     ({"tls_private_key_file_path": "k.pem"}, InvalidConfiguration, "belong together"),
     ({"authentication": "token:abc"}, InvalidConfiguration, "not str"),
+    ({"meter_provider": "otlp"}, InvalidConfiguration, "meter_provider must be .* not str"),
+    ({"meter_provider": MeterProvider}, InvalidConfiguration, "meter_provider must be .* not the class MeterProvider"),
+    ({"meter_provider": AsyncProvider()}, InvalidConfiguration, "meter_provider.get_meter must be a plain function"),
 ]
 
 

@@ -322,6 +322,55 @@ async def test_lost_connection_fails_requests(fake: FakeBroker, cores: Cores) ->
     assert len({id(result) for result in results}) == 3
 
 
+class RaisingAttempt:
+    """A recorder of a connection whose method of this name raises."""
+
+    def __init__(self, failing: str) -> None:
+        self._failing = failing
+
+    def opened(self) -> None:
+        self._record("opened")
+
+    def closed(self) -> None:
+        self._record("closed")
+
+    def failed(self, _error: Exception) -> None:
+        raise AssertionError("only the pool calls it")
+
+    def _record(self, name: str) -> None:
+        if name == self._failing:
+            raise ValueError(name)
+
+
+async def open_with(core: ClientCore, broker: FakeBroker, attempt: RaisingAttempt) -> Connection:
+    address = Address(HOST, broker.port)
+    return await Connection.open(
+        core.engine, core.config, physical=address, logical=address, tls=None, authentication=None, attempt=attempt
+    )
+
+
+@pytest.mark.asyncio
+async def test_open_raising_recorder_closes_socket(fake: FakeBroker, cores: Cores) -> None:
+    with pytest.raises(ValueError, match="opened"):
+        await open_with(cores(fake.url), fake, RaisingAttempt("opened"))
+    assert await asyncio.to_thread(fake.peer().gone.wait, 10)
+
+
+@pytest.mark.asyncio
+async def test_lost_connection_raising_recorder_notifies(fake: FakeBroker, cores: Cores) -> None:
+    class Coordinator:
+        def on_connection_lost(self, connection: Connection, reason: str) -> None:
+            lost.append((connection, reason))
+
+    lost: list[tuple[Connection, str]] = []
+    connection = await open_with(cores(fake.url), fake, RaisingAttempt("closed"))
+    connection.on_gone = lambda gone: lost.append((gone, "gone"))
+    connection.add_coordinator(0, Coordinator())
+    with pytest.raises(ValueError, match="closed"):
+        connection.close("the test")
+    assert lost == [(connection, "gone"), (connection, "the test")]
+
+
 @pytest.mark.asyncio
 async def test_unknown_command_skipped(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)

@@ -206,7 +206,8 @@ class DeadLetterRouter:
         if failure is None:
             with self._context.lock:
                 self._dead.arrived(key, time.monotonic())
-            self.acks.add(key, -1, 0)
+            # The size, so that statistics count all its messages.
+            self.acks.add(key, -1, decoded.entry.batch_size)
             return None
         if not isinstance(failure, Exception):
             raise failure

@@ -3,7 +3,8 @@
 Rules: opentelemetry is imported when a client with a meter provider is first used. All clients of one provider share
 its instruments, since creating an instrument twice is an error there; the counts of closed producers and consumers stay
 in the sums, since counters may not fall. Values are read when they are collected; rare events are recorded as they
-happen: connections, lookups, dead letters, and the duration of each entry. Collecting may happen in any thread.
+happen: connections, lookups, dead letters, and the duration of each entry. What the provider raises then, such as an
+exemplar filter's error, is logged and ends no work of the client. Collecting may happen in any thread.
 """
 
 from __future__ import annotations
@@ -15,18 +16,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._loggers import get_logger
 from pulsar_native._version import __version__
+from pulsar_native.config.base import require
 from pulsar_native.engine.metrics.reports import StatsSource, consumer_counts, producer_counts
 from pulsar_native.engine.metrics.statistics import Durations
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
     from pulsar_native.engine.producer.producer import PartitionProducer
 
+_log = get_logger("pulsar_native.metrics")
+
 _Attributes = tuple[tuple[str, str | int], ...]
 _Count = Callable[[Any], int]
+# Records a number with attributes.
+_Record = Callable[..., None]
 
 # Seconds; OpenTelemetry's default boundaries are made for milliseconds.
 _BOUNDARIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -54,29 +62,35 @@ class Instruments:
     def __init__(self, provider: Any) -> None:
         from opentelemetry.metrics import Observation
 
+        # Kept, so that no other provider gets its id.
+        self._provider = provider
         self._observation = Observation
         self._lock = threading.Lock()
         self._cores: weakref.WeakSet[StatsSource] = weakref.WeakSet()
         # Counts of closed objects, by instrument and attributes.
         self._retired: dict[str, Counter[_Attributes]] = {}
         meter = provider.get_meter("pulsar_native", __version__)
-        self._message_duration = _histogram(
+        require(
+            hasattr(meter, "create_histogram"),
+            f"get_meter of meter_provider must return an OpenTelemetry Meter, not {type(meter).__name__}",
+        )
+        self._message_duration = _duration(
             meter, "producer.message.send.duration", "Time from sending a message (a batch's first) to its receipt"
         )
-        self._rpc_duration = _histogram(
+        self._rpc_duration = _duration(
             meter, "producer.rpc.send.duration", "Time from handing an entry to the connection to its receipt"
         )
-        self._lookup_duration = _histogram(meter, "lookup.duration", "Duration of a lookup, per attempt")
+        self._lookup_duration = _duration(meter, "lookup.duration", "Duration of a lookup, per attempt")
         self.connections = {
-            name: meter.create_counter(f"pulsar.client.connection.{name}", "{connection}", text)
+            name: _counter(meter, f"connection.{name}", "{connection}", text)
             for name, text in (
                 ("opened", "Connections opened"),
                 ("closed", "Connections closed"),
                 ("failed", "Attempts to connect that failed"),
             )
         }
-        self._dead_letters = meter.create_counter(
-            "pulsar.client.consumer.message.dlq", "{message}", "Messages sent to the dead-letter topic"
+        self._dead_letters = _counter(
+            meter, "consumer.message.dlq", "{message}", "Messages sent to the dead-letter topic"
         )
         for name, unit, text, count in _PRODUCER_COUNTERS:
             self._observe(
@@ -160,8 +174,8 @@ class Instruments:
         names = dict(_topic_attributes(topic))
         outcomes = [{**names, "pulsar.response.status": status} for status in _STATUS]
         return Durations(
-            message=lambda seconds, failed: self._message_duration.record(seconds, outcomes[failed]),
-            rpc=lambda seconds, failed: self._rpc_duration.record(seconds, outcomes[failed]),
+            message=lambda seconds, failed: self._message_duration(seconds, outcomes[failed]),
+            rpc=lambda seconds, failed: self._rpc_duration(seconds, outcomes[failed]),
         )
 
     def attempt(self) -> ConnectionAttempt:
@@ -175,11 +189,11 @@ class Instruments:
             "pulsar.lookup.type": kind,
             "pulsar.response.status": _STATUS[failed],
         }
-        self._lookup_duration.record(seconds, attributes)
+        self._lookup_duration(seconds, attributes)
 
     def dead_letter(self, topic: TopicName, subscription_name: str) -> None:
         """Count a message of a subscription that was sent to the dead-letter topic."""
-        self._dead_letters.add(1, dict(_subscription_attributes(topic, subscription_name)))
+        self._dead_letters(1, dict(_subscription_attributes(topic, subscription_name)))
 
     def retire(self, forget: Callable[[], None], closed: Iterable[PartitionProducer | PartitionConsumer]) -> None:
         """Keep the counts of producers or consumers while they are removed; `forget` removes them."""
@@ -205,16 +219,40 @@ class ConnectionAttempt:
     def opened(self) -> None:
         """Record that the socket is connected."""
         self._was_opened = True
-        self._counters["opened"].add(1)
+        self._counters["opened"](1)
 
     def failed(self, error: Exception) -> None:
         """Record that the attempt ended without a usable connection."""
         reached = self._was_opened or isinstance(error.__cause__, ssl.SSLError)
-        self._counters["failed"].add(1, {"pulsar.failure.type": "handshake" if reached else "tcp-failed"})
+        self._counters["failed"](1, {"pulsar.failure.type": "handshake" if reached else "tcp-failed"})
 
     def closed(self) -> None:
         """Record the end of what was opened."""
-        self._counters["closed"].add(1)
+        self._counters["closed"](1)
+
+
+def _counter(meter: Any, name: str, unit: str, text: str) -> _Record:
+    return _guarded(name, meter.create_counter(f"pulsar.client.{name}", unit, text).add)
+
+
+def _duration(meter: Any, name: str, text: str) -> _Record:
+    return _guarded(name, _histogram(meter, name, text).record)
+
+
+def _guarded(name: str, record: _Record) -> _Record:
+    """Return an instrument's function that raises nothing and logs its first exception."""
+    has_failed = False
+
+    def guarded(number: float, attributes: dict[str, Any] | None = None) -> None:
+        nonlocal has_failed
+        try:
+            record(number, attributes)
+        except CALLBACK_ERRORS:
+            if not has_failed:
+                has_failed = True
+                _log.exception("The meter provider failed to record pulsar.client.%s; later failures are ignored", name)
+
+    return guarded
 
 
 def _histogram(meter: Any, name: str, text: str) -> Any:
@@ -226,24 +264,34 @@ def _histogram(meter: Any, name: str, text: str) -> Any:
         return meter.create_histogram(*named)
 
 
-# A provider lives as long as its process.
-_instruments: dict[Any, Instruments] = {}
+# By the id of the provider, which need not be hashable and lives as long as its process.
+_instruments: dict[int, Instruments] = {}
 _making = threading.Lock()
 
 
 def instruments_of(provider: Any) -> Instruments:
-    """Return the instruments of a meter provider, True for the process's; raises when opentelemetry is missing."""
+    """Return the instruments of a meter provider, True for the process's.
+
+    Raises `InvalidConfiguration` when opentelemetry is missing, or the provider fails.
+    """
     try:
         from opentelemetry.metrics import get_meter_provider
     except ImportError as error:
         raise InvalidConfiguration(
             "meter_provider needs the package opentelemetry-api: pip install 'pulsar-native[opentelemetry]'"
         ) from error
-    used = get_meter_provider() if provider is True else provider
     with _making:
-        found = _instruments.get(used)
-        if found is None:
-            found = _instruments[used] = Instruments(used)
+        try:
+            used = get_meter_provider() if provider is True else provider
+            found = _instruments.get(id(used))
+            if found is None:
+                found = _instruments[id(used)] = Instruments(used)
+        except PulsarException:
+            raise
+        except CALLBACK_ERRORS as error:
+            raise InvalidConfiguration(
+                f"meter_provider failed with {type(error).__name__} when its instruments were created"
+            ) from error
         return found
 
 

@@ -171,6 +171,24 @@ async def test_dead_letter_partial_batch_failure(fake: FakeBroker, cores: Cores,
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C149")
+@pytest.mark.parametrize("batch_index", [True, False])
+async def test_dead_letter_batch_counts_each_message(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, batch_index: bool
+) -> None:
+    consumer = await subscribed(cores(fake.url), batch_index_ack_enabled=batch_index, **SHARED)
+    (child,) = consumer.children
+    fake.peers[-1].send(delivery(0, batch_entry([b"a", b"b", b"c"]), 3, redelivery_count=1))
+    acked, *refused = await take(consumer, 3)
+    child.acknowledge_message(acked)
+    for message in refused:
+        refuse(consumer, message)
+    await asyncio.to_thread(fake.wait, Kind.ACK, 1 + batch_index)
+    assert len(fake.seen(Kind.SEND)) == 2
+    assert child.acks.sent == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C149")
 async def test_dead_letter_retries_back_off(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.AuthorizationError)]
     consumer = await subscribed(cores(fake.url), **SHARED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.metrics import telemetry
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
-from pulsar_native.exceptions import ConnectError, PulsarException
+from pulsar_native.exceptions import ConnectError, InvalidConfiguration, PulsarException
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, not_found, swallow
@@ -200,3 +201,86 @@ def test_telemetry_histograms_in_seconds() -> None:
         assert meter.made == ["pulsar.client.lookup.duration"]
     assert new.boundaries[0] < 0.001 and new.boundaries[-1] >= 60
     assert list(new.boundaries) == sorted(new.boundaries)
+
+
+class _Provider:
+    """A provider that records nothing: what `get_meter` and its instruments do is the test's."""
+
+    # As of an object that compares by value.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, meter: Callable[[], Any] | None = None, record: Callable[[], None] = lambda: None) -> None:
+        self._meter = meter
+        self._record = record
+
+    def get_meter(self, _name: str, _version: str) -> Any:
+        return self if self._meter is None else self._meter()
+
+    def create_counter(self, _name: str, *_options: object, **_keywords: object) -> Any:
+        return self
+
+    create_histogram = create_observable_counter = create_observable_up_down_counter = create_counter
+
+    def add(self, _number: float, _attributes: object) -> None:
+        self._record()
+
+    record = add
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=repr)
+def test_telemetry_raising_meter_logged_once(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    instruments = telemetry.instruments_of(_Provider(record=raising(error)))
+    for _ in range(3):
+        for topic in (TOPIC, TopicName.parse("another")):
+            durations = instruments.durations_of(topic)
+            durations.message(1.0, False)
+            durations.rpc(1.0, True)
+            instruments.dead_letter(topic, "s")
+        attempt = instruments.attempt()
+        attempt.opened()
+        attempt.failed(ConnectError("lost"))
+        attempt.closed()
+        instruments.looked_up("topic", "binary", 1.0, failed=False)
+    records = [each for each in caplog.records if each.name == "pulsar_native.metrics"]
+    assert sorted(str(each.args[0]) for each in records if each.args) == [  # type: ignore[index]
+        "connection.closed",
+        "connection.failed",
+        "connection.opened",
+        "consumer.message.dlq",
+        "lookup.duration",
+        "producer.message.send.duration",
+        "producer.rpc.send.duration",
+    ]
+    assert {each.exc_info and each.exc_info[1] for each in records} == {error}
+
+
+@pytest.mark.parametrize(
+    ("meter", "message"),
+    [
+        (raising(ValueError("no")), "meter_provider failed with ValueError"),
+        (raising(SystemExit(3)), "meter_provider failed with SystemExit"),
+        (raising(asyncio.CancelledError()), "meter_provider failed with CancelledError"),
+        (lambda: None, "get_meter of meter_provider must return an OpenTelemetry Meter, not NoneType"),
+        (_OldMeter, "meter_provider failed with AttributeError"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_telemetry_unusable_provider_raises(
+    fake: FakeBroker, cores: Cores, meter: Callable[[], Any], message: str
+) -> None:
+    core = cores(fake.url, meter_provider=_Provider(meter))
+    with pytest.raises(InvalidConfiguration, match=message):
+        await core.partition_count(TOPIC)
+
+
+def test_telemetry_unhashable_provider_shares_instruments() -> None:
+    first, second = _Provider(), _Provider()
+    assert telemetry.instruments_of(first) is telemetry.instruments_of(first)
+    assert telemetry.instruments_of(first) is not telemetry.instruments_of(second)
