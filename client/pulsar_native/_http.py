@@ -123,7 +123,7 @@ def exchange(
         try:
             connection.request(method, target, body=body, headers=sent)
             with connection.getresponse() as response:
-                return _received(response, max_body_bytes)
+                return _received(response, peer, max_body_bytes)
         except TimeoutError as error:
             raise Timeout(f"{peer} has not answered {method} {parts.path} in time", broker=peer) from error
         except http.client.RemoteDisconnected as error:
@@ -213,12 +213,12 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
     raise failure or OSError("the name has no address")
 
 
-def _received(response: http.client.HTTPResponse, max_body_bytes: int) -> HttpAnswer:
+def _received(response: http.client.HTTPResponse, peer: str, max_body_bytes: int) -> HttpAnswer:
     content = response.read(max_body_bytes + 1)
     if len(content) > max_body_bytes:
-        raise ReadError(f"An HTTP answer is larger than {max_body_bytes} bytes")
+        raise ReadError(f"The answer of {peer} is larger than {max_body_bytes} bytes", broker=peer)
     if response.length:
-        raise ReadError(f"An HTTP answer ended {response.length} bytes too early")
+        raise ReadError(f"The answer of {peer} ended {response.length} bytes too early", broker=peer)
     names = {name.lower(): value for name, value in response.getheaders()}
     return HttpAnswer(response.status, response.reason, names, content)
 

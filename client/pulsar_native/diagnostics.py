@@ -12,13 +12,14 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
+from pulsar_native.auth.answers import secrets_of
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.connection import Connection, credentials_of
@@ -101,9 +102,20 @@ def diagnose(
     made_in = generation()
     engine = acquire_thread_engine()
     try:
-        return engine.run(walk.walk(engine, admin))
+        found = engine.run(walk.walk(engine, admin))
     finally:
         release_thread_engine(made_in, _JOIN_SECONDS)
+    return _masked(found, secrets_of(config.authentication))
+
+
+def _masked(found: Diagnosis, secrets: Sequence[str]) -> Diagnosis:
+    def masked(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    stages = (stage._replace(detail=masked(stage.detail)) for stage in found.stages)
+    return Diagnosis(tuple(stages), tuple(masked(remark) for remark in found.remarks))
 
 
 def _admin(config: ClientConfig, admin_url: str, timeout_seconds: float) -> AdminClient:
@@ -253,7 +265,7 @@ class ConnectionCheck:
                 yield
         except PulsarException as error:
             refused = name == "CONNECT" and isinstance(error, AuthenticationError)
-            said = self._without_secrets(error.message or type(error).__name__) + _FIXES.get(name, "")
+            said = (error.message or type(error).__name__) + _FIXES.get(name, "")
             stages.append(Stage("authentication" if refused else name, False, said))
         except TimeoutError:
             stages.append(Stage(name, False, f"no answer within {max(left, 0):.1f} s{_HINTS.get(name, '')}"))
@@ -264,11 +276,6 @@ class ConnectionCheck:
                 stages.append(Stage(name, True))
             return
         raise _Failed
-
-    def _without_secrets(self, text: str) -> str:
-        for secret in _secrets(self._config):
-            text = text.replace(secret, "***")
-        return text
 
 
 _HINTS = {
@@ -281,11 +288,6 @@ _FIXES = {
     "resolve": "; check the host of the service URL",
     "TCP": "; is a broker running there, and are host and port those of its binary protocol?",
 }
-
-
-def _secrets(config: ClientConfig) -> Iterator[str]:
-    if isinstance(config.authentication, Authentication):
-        yield from (secret for secret in config.authentication.secrets() if secret)
 
 
 async def _resolve(address: Address) -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,39 @@ def test_admin_without_rights_is_an_answer(fake: FakeBroker) -> None:
     with http_peer(lambda asked: Answer(403, b'{"reason": "no"}')) as peer:
         found = diagnose(ClientConfig(service_url=fake.url), admin_url=peer.url)
     assert found.ok and found.stages[-1] == Stage("admin", True, "answered, but not allowed to list the clusters")
+
+
+@pytest.mark.parametrize("secrets", [None, [None, 5], RuntimeError("very-secret")], ids=repr)
+def test_diagnose_odd_secrets_keep_the_stage(fake: FakeBroker, secrets: Any) -> None:
+    class Odd(Authentication):
+        method_name = "token"
+
+        def auth_data(self) -> bytes:
+            raise ErrorGettingAuthenticationData("no token in the vault")
+
+        def secrets(self) -> list[str]:
+            if isinstance(secrets, BaseException):
+                raise secrets
+            return secrets  # type: ignore[no-any-return]
+
+    found = diagnose(ClientConfig(service_url=fake.url, authentication=Odd()))
+    assert found.stages[-1] == Stage("credentials", False, "no token in the vault")
+
+
+def test_diagnose_masks_secrets_of_every_host(fake: FakeBroker) -> None:
+    class Talkative(Authentication):
+        method_name = "token"
+
+        def auth_data(self) -> bytes:
+            raise ErrorGettingAuthenticationData("it was my-secret that failed")
+
+        def secrets(self) -> list[str]:
+            return ["my-secret"]
+
+    with FakeBroker() as second:
+        url = f"{fake.url},{second.address}"
+        found = diagnose(ClientConfig(service_url=url, authentication=Talkative()))
+    assert found.remarks == (f"{second.address}: credentials failed: it was *** that failed",)
 
 
 def test_diagnose_wrong_host_name_fails_resolve() -> None:

@@ -172,8 +172,10 @@ def test_request_wrong_host_name_is_connect_error(host: str) -> None:
     ids=["nothing", "other protocol", "short body", "short chunk", "too large"],
 )
 def test_damaged_answers_are_read_errors(sent: bytes, message: str) -> None:
-    with raw_peer(lambda stream: stream.sendall(sent)) as url, pytest.raises(ReadError, match=message):
+    with raw_peer(lambda stream: stream.sendall(sent)) as url, pytest.raises(ReadError, match=message) as caught:
         ask(url, max_body_bytes=2000)
+    peer = url.removeprefix("http://")
+    assert peer in caught.value.message and caught.value.broker == peer
 
 
 def test_a_header_that_cannot_be_sent_is_refused_without_repeating_it() -> None:

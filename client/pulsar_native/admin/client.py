@@ -1,7 +1,7 @@
 """Admin client: the part of Pulsar's admin interface (REST, v2) that loading, sensing, testing and set-up need.
 
-Rules: blocking, the standard library's HTTP only; every call ends within the time-out (name resolution apart); every
-name is checked and percent-encoded; nothing is cached and nothing is retried.
+Rules: blocking, the standard library's HTTP only; every request ends within the time-out (name resolution and the
+plug-in's credentials apart); every name is checked and percent-encoded; nothing is cached and nothing is retried.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.info import SchemaInfo, SchemaType
 from pulsar_native.schema.key_value import definition_from_rest, definition_to_rest
+from pulsar_native.service_info import check_authentication
 from pulsar_native.topic import TopicName
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -48,10 +49,11 @@ class AdminClient:
     """Query and change topics, namespaces and subscriptions over the admin interface.
 
     `admin_url` is `http(s)://host:port`; further hosts after commas are tried when the first cannot be reached.
-    `timeout_seconds` bounds every call. The caller keeps ownership of the authentication plug-in: it is neither started
-    nor closed. Blocking, thread-safe, usable after a fork, and picklable where its authentication is. Every method may
-    raise `ConnectError`, `Timeout`, `ReadError`, `AuthenticationError`, `AuthorizationError`, `ServiceUnitNotReady`
-    (HTTP 503), and `AdminError` with the HTTP status for errors without a class of their own.
+    `timeout_seconds` bounds every request; the time that the authentication plug-in takes for its headers is added to
+    it. The caller keeps ownership of the plug-in: it is neither started nor closed. Blocking, thread-safe, usable after
+    a fork, and picklable where its authentication is. Every method may raise `ConnectError`, `Timeout`, `ReadError`,
+    `ErrorGettingAuthenticationData`, `AuthenticationError`, `AuthorizationError`, `ServiceUnitNotReady` (HTTP 503), and
+    `AdminError` with the HTTP status for errors without a class of their own.
     """
 
     def __init__(
@@ -64,9 +66,10 @@ class AdminClient:
         tls_validate_hostname: bool = True,
         timeout_seconds: float = 10,
     ) -> None:
+        check_authentication(authentication)
         self._endpoint = Endpoint(
             admin_url,
-            authentication or AuthenticationDisabled(),
+            AuthenticationDisabled() if authentication is None else authentication,
             trust_certs_file_path=tls_trust_certs_file_path,
             allow_insecure_connection=tls_allow_insecure_connection,
             validate_hostname=tls_validate_hostname,

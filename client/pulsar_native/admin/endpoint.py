@@ -1,8 +1,9 @@
 """Web service endpoint behind an admin URL: hosts tried in order, redirects followed, error responses mapped.
 
-Rules: one time-out for the whole request, redirects and further hosts included; a request goes to the next host only
-when nothing of it was sent; a redirect (the broker's 307 to a topic's owner) keeps method and body, must keep the path
-and never goes from https to http; no state but settings, so one endpoint serves all threads, forks and pickles.
+Rules: one time-out for the whole request, redirects and further hosts included, begun once the plug-in has returned its
+headers; a request goes to the next host only when nothing of it was sent; a redirect (the broker's 307 to a topic's
+owner) keeps method and body, must keep the path and never goes from https to http; no state but settings, so one
+endpoint serves all threads, forks and pickles.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
 from pulsar_native.admin.errors import IS_IT_PULSAR, refusal
-from pulsar_native.auth.answers import http_headers_of, tls_certificate_of
+from pulsar_native.auth.answers import http_headers_of, secrets_of, tls_certificate_of
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
@@ -57,20 +58,21 @@ class Endpoint:
         topic: str | None = None,
     ) -> HttpAnswer:
         """Return the 2xx response to a request for an encoded path below /admin/v2, or raise the broker's error."""
-        deadline = time.monotonic() + self.timeout_seconds
-        headers = {"Accept": "application/json", **http_headers_of(self.authentication)}
         content = None if body is None else json.dumps(body).encode()
-        if method in ("PUT", "POST"):
-            headers["Content-Type"] = "application/json"
-        request = _Request(method, f"/admin/v2{path}{_query_text(query)}", headers, content, deadline)
         try:
+            headers = {"Accept": "application/json", **http_headers_of(self.authentication)}
+            if method in ("PUT", "POST"):
+                headers["Content-Type"] = "application/json"
+            # Not before: what the plug-in takes is not a part of the request's time.
+            deadline = time.monotonic() + self.timeout_seconds
+            request = _Request(method, f"/admin/v2{path}{_query_text(query)}", headers, content, deadline)
             answer, broker = self._from_any_host(request)
         except PulsarException as error:
             error.topic = topic
             error.message = f"{action}: {error.message}"
             raise
         if not 200 <= answer.status < 300:
-            raise refusal(action, answer, topic=topic, broker=broker, secrets=self.authentication.secrets())
+            raise refusal(action, answer, topic=topic, broker=broker, secrets=secrets_of(self.authentication))
         if answer.body.lstrip()[:1] == b"<":
             # A request that changes something has no content to check: a login page would pass for its success.
             raise ReadError(f"{action}: the answer is a web page; {IS_IT_PULSAR}", topic=topic, broker=broker)

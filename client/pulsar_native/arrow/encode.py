@@ -235,14 +235,16 @@ def _is_bytes(arrow: Any, kind: Any) -> bool:
         types.is_binary(kind)
         or types.is_large_binary(kind)
         or types.is_fixed_size_binary(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
+        or _is_text(arrow, kind)
     )
 
 
 def _is_text_map(arrow: Any, kind: Any) -> bool:
-    types = arrow.types
-    return bool(types.is_map(kind) and types.is_string(kind.key_type) and types.is_string(kind.item_type))
+    return bool(arrow.types.is_map(kind) and _is_text(arrow, kind.key_type) and _is_text(arrow, kind.item_type))
+
+
+def _is_text(arrow: Any, kind: Any) -> bool:
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
 
 
 def _bytes_of(arrow: Any, column: Any) -> list[bytes]:

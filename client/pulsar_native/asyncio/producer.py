@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -347,6 +348,9 @@ class Producer(Closeable, Generic[T_contra]):
             if full is not None:
                 self._check_may_wait(full)
                 attempt = full.retry or attempt
+            else:
+                # Interceptors run in the context of the call, not in that of the one that makes capacity.
+                attempt = partial(contextvars.copy_context().run, attempt)
             self._waiting.setdefault(lane, deque()).append((queued, attempt))
             if full is not None:
                 self._send_later(lane, full)

@@ -1,6 +1,6 @@
-"""What an authentication plug-in returns for HTTP and TLS, checked: one of the application may return anything.
+"""What an authentication plug-in returns besides `auth_data`, checked: one of the application may return anything.
 
-Rules: both functions block as the plug-in does, never on the loop; no error has the text of a header or of what the
+Rules: all functions block as the plug-in does, never on the loop; no error has the text of a header or of what the
 plug-in raised, which may be a secret.
 """
 
@@ -10,7 +10,7 @@ import os
 import re
 
 from pulsar_native._callback_errors import result_of
-from pulsar_native.exceptions import ErrorGettingAuthenticationData
+from pulsar_native.exceptions import ErrorGettingAuthenticationData, PulsarException
 from pulsar_native.service_info import Credentials
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -42,3 +42,16 @@ def tls_certificate_of(authentication: Credentials) -> tuple[str, str] | None:
     if not is_pair or not all(isinstance(path, str | bytes | os.PathLike) for path in paths):
         raise ErrorGettingAuthenticationData(f"{what} must return the paths of a certificate and of its key, or None")
     return os.fsdecode(paths[0]), os.fsdecode(paths[1])
+
+
+def secrets_of(authentication: object) -> list[str]:
+    """Return the texts to mask, none for a plug-in without `secrets` or one that fails. Does not raise."""
+    what = "secrets of the authentication plug-in"
+    try:
+        secrets = result_of(what, ErrorGettingAuthenticationData, lambda: getattr(authentication, "secrets", list)())
+    except PulsarException:
+        # Called for the text of another error, which must not be lost.
+        return []
+    if not isinstance(secrets, list | tuple | set | frozenset):
+        return []
+    return [secret for secret in secrets if isinstance(secret, str) and secret]

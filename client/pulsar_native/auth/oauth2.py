@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import ipaddress
 import os
 import sys
@@ -115,7 +116,7 @@ class AuthenticationOauth2(Authentication):
     `auth_params_string` is a JSON object: "issuer_url"; "private_key" (a path, `file:///path`, or
     `data:application/json;base64,...` of a JSON with client_id and client_secret) or "client_id" and "client_secret";
     "audience" and "scope" as the issuer requires. Nothing is fetched before the first use. Thread-safe: callers during
-    a fetch wait for its result.
+    a fetch wait for its result, and get its error, too.
     """
 
     method_name = "token"
@@ -152,6 +153,8 @@ class AuthenticationOauth2(Authentication):
 
     def _prepare(self) -> None:
         self._token: _Token | None = None
+        # Of the last fetch, if it failed.
+        self._failure: Exception | None = None
         self._lock = threading.Lock()
         self._lock_pid = os.getpid()
 
@@ -187,12 +190,13 @@ class AuthenticationOauth2(Authentication):
         return found
 
     def _access_token(self) -> str:
+        known_failure = self._failure
         with self._fork_safe_lock():
             token, now = self._token, time.time()
             if token is not None and now < token.refresh_at:
                 return token.text
             try:
-                self._token = token = self._fetch()
+                self._token = token = self._fetch_once(known_failure)
             except Exception:
                 if token is None or time.time() >= token.ends_at:
                     raise
@@ -203,6 +207,19 @@ class AuthenticationOauth2(Authentication):
         if self._lock_pid != os.getpid():
             self._lock, self._lock_pid = threading.Lock(), os.getpid()
         return self._lock
+
+    def _fetch_once(self, known_failure: Exception | None) -> _Token:
+        """Fetch a token, or raise the error of the fetch that the caller has waited for. With the lock."""
+        if self._failure is not None and self._failure is not known_failure:
+            raise copy.copy(self._failure)
+        try:
+            token = self._fetch()
+        except Exception as error:
+            # A copy for each caller, which may complete it; without the traceback, whose frames refer to the secret.
+            self._failure = copy.copy(error)
+            raise
+        self._failure = None
+        return token
 
     def _current_parameters(self) -> _Parameters:
         if self._parameters is not None:

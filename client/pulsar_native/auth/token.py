@@ -5,6 +5,7 @@ Rules: see `auth.base`. A token is printable ASCII without white space, checked 
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 from collections.abc import Callable
@@ -79,13 +80,16 @@ class AuthenticationToken(Authentication):
             raise error(f"The token of {self!r} {_fault(token)}")
         return token
 
-    def _supplied(self, supplier: Callable[[], str | bytes]) -> str:
+    def _supplied(self, supplier: Callable[[], object]) -> str:
         try:
             token = supplier()
         except CALLBACK_ERRORS as error:
             failure = _failed(f"The token supplier failed ({type(error).__name__})")
             failure.supplier_error = str(error)
             raise failure from error
+        if inspect.iscoroutine(token):
+            token.close()
+            raise _failed("The token supplier must be a plain function, not a coroutine function: it is not awaited")
         if isinstance(token, bytes):
             # Read from a file, for example; the characters of a token are checked after this.
             token = token.decode("latin-1")

@@ -120,12 +120,10 @@ class Connection:
 
     def redact(self, text: str) -> str:
         """Return a text without the secrets of this connection."""
-        from pulsar_native import Authentication
+        from pulsar_native.auth.answers import secrets_of
 
-        authentication = self.config.authentication
-        if isinstance(authentication, Authentication):
-            for secret in authentication.secrets():
-                text = text.replace(secret, "***") if secret else text
+        for secret in secrets_of(self.config.authentication):
+            text = text.replace(secret, "***")
         return text
 
 

@@ -60,7 +60,8 @@ class ReaderConfig(Config):
         and does not return it; `DISCARD` skips it, `CONSUME` returns it encrypted. Ranges of columns raise
         `CryptoError` for the first.
     :param key_hash_range: pairs (first, last) of hashes, 0 to 65535, both bounds included, without overlap: only
-        messages with a key in them are read. Default None: all messages.
+        messages with a key in them are read. `has_message_available` counts the others, too: read with a time-out.
+        Default None: all messages.
     """
 
     topic: str | Sequence[str]

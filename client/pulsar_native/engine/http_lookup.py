@@ -8,19 +8,18 @@ are the same as those of the binary protocol, so that callers cannot tell the di
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
-from pulsar_native.auth.answers import http_headers_of
+from pulsar_native.auth.answers import http_headers_of, secrets_of
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import NO_CREDENTIALS
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.enums import RegexSubscriptionMode
@@ -110,7 +109,7 @@ class HttpLookup:
             # A host that accepts the connection and does not answer leaves the others their share of the time.
             share = (deadline - time.monotonic()) / left
             try:
-                answer = await asyncio.to_thread(
+                answer = await to_plugin_thread(
                     _followed, self._config, f"{scheme}://{address}", target, info.authentication, tls, share
                 )
             except (ConnectError, Timeout) as error:
@@ -123,7 +122,8 @@ class HttpLookup:
             hosts.succeeded(address)
             if answer.status == 200:
                 return answer
-            raise _refused(answer, topic, str(address), info.authentication)
+            # In a thread, as the plug-in is called for its secrets.
+            raise await to_plugin_thread(_refused, answer, topic, str(address), info.authentication)
         assert failure is not None
         failure.topic = topic
         raise failure
@@ -154,9 +154,7 @@ def _followed(
 
 
 def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication: Credentials | None) -> PulsarException:
-    # A plug-in of the application may not have this method.
-    secrets: Callable[[], list[str]] = getattr(authentication, "secrets", list)
-    reason, from_broker = reason_of(answer, secrets())
+    reason, from_broker = reason_of(answer, secrets_of(authentication))
     message = f"{reason} (HTTP {answer.status})"
     kind = kind_of(answer.status, reason, from_broker)
     if kind is not None:

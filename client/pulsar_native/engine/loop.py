@@ -12,10 +12,12 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import contextvars
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pulsar_native._loggers import get_logger
@@ -33,6 +35,8 @@ _LARGEST_REUSED_BYTES = 4 * 1024 * 1024
 # Memory kept for larger blocks, which are rare, would be missed elsewhere.
 _MOST_REUSED_BYTES = 20 * 1024 * 1024
 _reused_bytes = 0
+# More than one client needs at once; limited, as a plug-in that never returns keeps a thread for each attempt.
+_MAX_PLUGIN_THREADS = 32
 
 
 def reuse_blocks(size: int) -> None:
@@ -49,6 +53,37 @@ def reuse_blocks(size: int) -> None:
         bytes(size)
 
 
+class _PluginExecutor:
+    """Threads for blocking functions of the application, apart from the loop's default executor, which resolves names.
+
+    A thread pool that exists while functions run or wait in it: no idle thread remains. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        # Re-entrant: a future that is done already calls back within `submit`.
+        self._lock = threading.RLock()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._running = 0
+
+    def submit(self, function: Callable[[], T]) -> concurrent.futures.Future[T]:
+        """Run a function in a thread and return the future of its result."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(_MAX_PLUGIN_THREADS, "pulsar-native-plugin")
+            future = self._pool.submit(function)
+            self._running += 1
+            future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running or self._pool is None:
+                return
+            pool, self._pool = self._pool, None
+            pool.shutdown(wait=False)
+
+
 class _Process:
     """State of this process: replaced as a whole in a forked child."""
 
@@ -61,6 +96,7 @@ class _Process:
         self.lock = threading.RLock()
         self.engine: Engine | None = None
         self.users = 0
+        self.plugins = _PluginExecutor()
 
 
 _process = _Process(0)
@@ -219,7 +255,7 @@ class Engine:
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background and keep it alive. On the loop only."""
-        task = self.loop.create_task(coroutine)
+        task = create_task(coroutine, self.loop)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -309,6 +345,22 @@ async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     if len(coroutines) < 2:
         return [await each for each in coroutines]
     return list(await asyncio.gather(*coroutines))
+
+
+def create_task(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[T]:
+    """Return a task that starts in a later round of the loop, also where the application has eager ones.
+
+    An eager task would take its first step within the caller, which may hold a lock. On the loop only.
+    """
+    return asyncio.Task(coroutine, loop=loop)
+
+
+async def to_plugin_thread(function: Callable[..., T], *args: Any) -> T:
+    """Run a blocking function of the application as `asyncio.to_thread`, but not in the loop's default executor.
+
+    There slow plug-ins of one client would delay the name resolution of all others.
+    """
+    return await asyncio.wrap_future(_process.plugins.submit(partial(contextvars.copy_context().run, function, *args)))
 
 
 async def gather_settled(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -13,6 +13,7 @@ import asyncio
 import copy
 import random
 
+from pulsar_native._callback_errors import cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
@@ -95,6 +96,11 @@ class ConnectionPool:
             connection = await asyncio.shield(task)
             connection.touch()
             return connection
+        except asyncio.CancelledError as error:
+            if task.cancelled() and not cancels_task(error):
+                # By `close`: nobody has cancelled the caller.
+                raise AlreadyClosed("The client was closed meanwhile") from None
+            raise
         except PulsarException as error:
             # Several callers may wait for one attempt, and each adds its own context to the error.
             raise copy.copy(error) from error
@@ -122,9 +128,6 @@ class ConnectionPool:
                 del self._connections[key]
             raise
         connection.on_gone = lambda _: self._forget(key, connection)
-        if self._closed:
-            connection.close()
-            raise AlreadyClosed("The client was closed meanwhile")
         self._watch_idle()
         return connection
 
@@ -156,6 +159,9 @@ class ConnectionPool:
             if isinstance(error, ConnectError | Timeout):
                 hosts.failed(physical, loop.time())
             raise
+        if self._closed:
+            connection.close()
+            raise AlreadyClosed("The client was closed meanwhile")
         hosts.succeeded(physical)
         if generation != service.generation:
             connection.close("the client has moved to another cluster")

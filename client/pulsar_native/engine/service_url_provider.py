@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -113,7 +113,7 @@ class ServiceUrlProvider:
         return answer
 
     async def _called(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.to_thread(result_of, what, InvalidConfiguration, function, *args)
+        return await to_plugin_thread(result_of, what, InvalidConfiguration, function, *args)
 
     def _use(self, info: ServiceInfo) -> None:
         url = ServiceUrl.parse(info.service_url)
@@ -153,7 +153,7 @@ class ServiceUrlProvider:
             self._plugins.append(authentication)
             what, failure = "start of the authentication plug-in", ErrorGettingAuthenticationData
             try:
-                await asyncio.to_thread(result_of, what, failure, authentication.start)
+                await to_plugin_thread(result_of, what, failure, authentication.start)
             except PulsarException:
                 self._plugins.remove(authentication)
                 raise

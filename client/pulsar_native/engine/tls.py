@@ -7,7 +7,6 @@ passed by the user is used as it is. On the loop only.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 
@@ -15,6 +14,7 @@ from pulsar_native._loggers import get_logger
 from pulsar_native.auth import client_tls_context
 from pulsar_native.auth.answers import tls_certificate_of
 from pulsar_native.config import ClientConfig
+from pulsar_native.engine.loop import to_plugin_thread
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_info import ServiceInfo
 
@@ -35,7 +35,7 @@ class TlsContexts:
         """Return the context for a new connection to the cluster; raises `InvalidConfiguration` for unusable files."""
         if self._config.tls_context is not None:
             return self._config.tls_context
-        self._made = await asyncio.to_thread(_renewed, self._config, info, self._made)
+        self._made = await to_plugin_thread(_renewed, self._config, info, self._made)
         return self._made[1]
 
 

@@ -25,6 +25,7 @@ from pulsar_native.jobs.batch import metadata_of
 from pulsar_native.jobs.codecs import WriterSchema, decode
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, copied_options, dead_letter_properties
 from pulsar_native.jobs.failures import explain, reason_of
+from pulsar_native.jobs.matched_value import matched_value
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
 
@@ -239,17 +240,17 @@ class MatchingStream:
             return _NO_MATCH
         decoded: tuple[Any, str] | None = None
         try:
-            matched_value = None
+            tested = None
             if self._reads_value:
                 decoded = decode(message, self._options.decode)
-                matched_value = _matched(message, decoded) if self._match.needs_value else None
+                tested = matched_value(message, decoded) if self._match.needs_value else None
             event = event_of(message, self._options.payload, decoded, self._options.payload_limit_bytes)
         except Exception as error:
             # A decoder may raise any exception for unexpected bytes.
             await self._bury(message, consumer, error)
             return _NO_MATCH
         try:
-            matches = self._match.matches_value(matched_value) and await self._predicted(message, decoded)
+            matches = self._match.matches_value(tested) and await self._predicted(message, decoded)
         except Exception as error:
             await self._failed(message, consumer, error)
             return _NO_MATCH
@@ -387,12 +388,6 @@ class MatchingStream:
 def _key(message: Message) -> Key:
     found = message.message_id()
     return found.ledger_id(), found.entry_id(), found.partition(), found.batch_index()
-
-
-def _matched(message: Message, decoded: tuple[Any, str]) -> Any:
-    """Return the value that a condition tests: without a schema of records, JSON in the message's text."""
-    value, encoding = decoded
-    return decode(message, "json")[0] if encoding in ("text", "base64") else value
 
 
 def _called(predicate: Predicate, record: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,8 +20,10 @@ from pulsar_native.jobs.matching import MessageMatch
 
 if TYPE_CHECKING:
     from pulsar_native import Client as SyncClient
+    from pulsar_native import Consumer as SyncConsumer
     from pulsar_native import ConsumerType, Message
     from pulsar_native.asyncio import Client, Consumer
+    from pulsar_native.jobs.id_ranges import TopicRanges
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
 DECODERS = ("auto", "json", "text", "bytes")
@@ -32,6 +34,9 @@ _WAIT_MS = 500
 _STEP = 100
 # Limit of the wait for the broker to drop the consumer that found the message.
 _BUSY_SECONDS = 30.0
+# Limit of the wait for a message that is to be acknowledged, and messages that the broker sends ahead.
+_ARRIVAL_MS = 5_000
+_QUEUE = 1_000
 IDS = "ids"
 """The field of a result that `acknowledge_found` needs."""
 
@@ -164,16 +169,27 @@ class MessageWatcher:
             return None
         try:
             record = record_of(message, self.wanted.decode)
-        except InvalidRecord as error:
+        except (InvalidRecord, RecursionError) as error:
             # A message without a readable value can still match by key and properties, and is handed over as bytes.
             record = {**record_of(message, "bytes"), "error": str(error)}
-        if self._match.needs_value and not ("error" not in record and self._match.matches_value(record["value"])):
+        if self._match.needs_value and ("error" in record or not self._match.matches_value(_tested(message, record))):
             return None
         if len(message) > self.wanted.value_limit_bytes:
             record.update(value=None, encoding="left_out", value_bytes=len(message))
         ids = IdRanges()
         ids.add(message)
         return {**storable(record), IDS: ids.as_json()}
+
+
+def _tested(message: Message, record: Mapping[str, Any]) -> Any:
+    """Return the value that a condition tests, for text that is not JSON the text."""
+    from pulsar_native.jobs.matched_value import matched_value
+    from pulsar_native.schema import InvalidRecord
+
+    try:
+        return matched_value(message, (record["value"], record["encoding"]))
+    except (InvalidRecord, RecursionError):
+        return record["value"]
 
 
 def _consumer_type(name: str) -> ConsumerType:
@@ -187,14 +203,24 @@ def _consumer_type(name: str) -> ConsumerType:
     }[name]
 
 
-def acknowledge_found(client: SyncClient, wanted: MessageCondition, found: Mapping[str, Any]) -> None:
-    """Acknowledge a message that was found; blocks for the broker's receipt.
+def acknowledge_found(
+    client: SyncClient,
+    wanted: MessageCondition,
+    found: Mapping[str, Any],
+    before: Callable[[], None] | None = None,
+) -> bool:
+    """Acknowledge a message that was found, and return True; blocks for the broker's receipt.
 
-    The consumer that found it must be closed, or is waited for up to 30 s; then `ConsumerBusy` is raised.
+    The consumer that found it must be closed, or is waited for up to 30 s; then `ConsumerBusy` is raised. `before` is
+    called before the acknowledgement. With it, a message of an exclusive subscription that another consumer has
+    acknowledged since is left to that one: False is returned, and `before` is not called. Without it the
+    acknowledgement may be a repetition.
     """
     from pulsar_native.exceptions import ConsumerBusy
     from pulsar_native.jobs.batch import acknowledge
 
+    # Elsewhere the message can be on its way to another consumer, and is not delivered here though nobody has it.
+    is_checked = before is not None and wanted.subscription_type == "exclusive"
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
@@ -202,7 +228,7 @@ def acknowledge_found(client: SyncClient, wanted: MessageCondition, found: Mappi
                 str(found["topic"]),
                 wanted.subscription,
                 consumer_type=_consumer_type(wanted.subscription_type),
-                receiver_queue_size=0,
+                receiver_queue_size=_QUEUE if is_checked else 0,
                 batch_index_ack_enabled=True,
                 ack_receipt_enabled=True,
             )
@@ -211,5 +237,30 @@ def acknowledge_found(client: SyncClient, wanted: MessageCondition, found: Mappi
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-    acknowledge([consumer], [found[IDS]])
+    is_left = is_checked and not _arrives(consumer, found[IDS])
+    if not is_left:
+        if before is not None:
+            before()
+        acknowledge([consumer], [found[IDS]])
     consumer.close()
+    return not is_left
+
+
+def _arrives(consumer: SyncConsumer, ids: TopicRanges) -> bool:
+    """Return True if the broker delivers the message of these ids; what precedes it is received, too."""
+    from pulsar_native.exceptions import Timeout
+    from pulsar_native.jobs.id_ranges import IdRanges, ids_of
+
+    _, sought = next(iter(ids_of(ids)))
+    while True:
+        try:
+            message = consumer.receive(_ARRIVAL_MS)
+        except Timeout:
+            return False
+        received = IdRanges()
+        received.add(message)
+        if received.as_json() == ids:
+            return True
+        at = message.message_id()
+        if (at.ledger_id(), at.entry_id()) > (sought.ledger_id(), sought.entry_id()):
+            return False

@@ -503,6 +503,13 @@ def test_client_threads_pickle_fork(broker: Broker) -> None:
     assert os.waitpid(child, 0) == (child, 0)
 
 
+@pytest.mark.parametrize("given", ["token:topsecret", "", 0, {}, object()], ids=repr)
+def test_authentication_of_other_type_raises(given: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="authentication must be an Authentication object, not") as caught:
+        AdminClient("http://127.0.0.1:1", given)
+    assert "topsecret" not in str(caught.value)
+
+
 def test_literal_secret_hidden_and_not_picklable() -> None:
     admin = AdminClient("http://127.0.0.1:1", AuthenticationToken("topsecret"))
     assert repr(admin) == "AdminClient('http://127.0.0.1:1', AuthenticationToken(***))"

@@ -158,6 +158,19 @@ def test_timeout_covers_redirects_and_names_action(monkeypatch: pytest.MonkeyPat
     assert caught.value.retryable
 
 
+def test_timeout_begins_after_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, endpoint)
+    monkeypatch.setattr(_http, "time", clock)
+
+    class Slow(Authentication):
+        def http_headers(self) -> dict[str, str]:
+            clock.advance(6)
+            return {}
+
+    with http_peer(lambda asked: Answer(200, b"[]")) as peer:
+        assert AdminClient(peer.url, Slow(), timeout_seconds=5).clusters() == []
+
+
 def test_unreachable_error_names_action_topic_address() -> None:
     port = free_port()
     with pytest.raises(ConnectError) as caught:

@@ -71,12 +71,13 @@ def test_table_rows_value_only_has_no_fields() -> None:
     assert (payloads, fields, keys, message(0)) == ([b"x"], None, None, None)
 
 
-def test_table_rows_byte_keys_maps_times() -> None:
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_table_rows_byte_keys_maps_times(text: Any) -> None:
     table = pa.table(
         {
             "value": ["x"],
             "key": [b"\xff"],
-            "map": pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string())),
+            "map": pa.array([[("a", "1")]], pa.map_(text, text)),
             "at": pa.array([1_500_000], pa.timestamp("us")),
         }
     )
@@ -97,8 +98,9 @@ def test_table_rows_time_before_1970_raises(unit: str, at: int) -> None:
     assert fields == [b"", b""]
 
 
-def test_table_rows_null_property_raises_naming_it() -> None:
-    kind = pa.map_(pa.string(), pa.string())
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_table_rows_null_property_raises_naming_it(text: Any) -> None:
+    kind = pa.map_(text, text)
     column = pa.chunked_array([pa.array([[("a", "b")]], kind), pa.array([None, [("x", "y"), ("z", None)]], kind)])
     table = pa.table({"value": [b"1", b"2", b"3"], "map": column})
     with pytest.raises(InvalidConfiguration, match="Column 'map' has no value for the property 'z' in row 2"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import pytest
 
@@ -101,6 +101,30 @@ async def test_client_closed_refuses_everything(fake: FakeBroker) -> None:
     ):
         with pytest.raises(AlreadyClosed):
             await call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda client: client.create_producer("t"),
+        lambda client: client.subscribe("t", "s"),
+        lambda client: client.create_reader("t", MessageId.earliest),
+        lambda client: client.create_table_view("t"),
+        lambda client: client.get_topic_partitions("t"),
+        lambda client: client.new_transaction(),
+    ],
+    ids=["producer", "consumer", "reader", "table_view", "partitions", "transaction"],
+)
+async def test_client_close_ends_calls_in_progress(
+    fake: FakeBroker, begin: Callable[[Client], Coroutine[None, None, object]]
+) -> None:
+    fake.answers[Kind.CONNECT] = swallow
+    client = Client(fake.url)
+    call = asyncio.create_task(begin(client))
+    await asyncio.to_thread(fake.wait, Kind.CONNECT)
+    await client.close()
+    with pytest.raises(AlreadyClosed):
+        await call
 
 
 async def test_client_close_reports_its_parts(fake: FakeBroker) -> None:

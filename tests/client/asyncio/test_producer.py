@@ -9,6 +9,7 @@ import io
 import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine
+from contextvars import ContextVar
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock
 
@@ -19,6 +20,8 @@ from pulsar_native.asyncio import Client, Producer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidMessage, ProducerQueueIsFull, Timeout
+from pulsar_native.interceptors import ProducerInterceptor
+from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import StringSchema
 from pulsar_native.schema.errors import InvalidRecord
@@ -142,6 +145,26 @@ async def test_send_behind_waiting_ones_keeps_order(fake: FakeBroker, client: Cl
     ids = await asyncio.wait_for(asyncio.gather(*calls), 10)
     assert [message_id.entry_id() for message_id in ids] == [1, 2, 3]
     assert payloads(fake) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_send_waiting_interceptor_sees_context_of_call(client: Client) -> None:
+    trace: ContextVar[bytes] = ContextVar("trace", default=b"none")
+    seen: list[tuple[bytes, bytes]] = []
+
+    class Tracing(ProducerInterceptor):
+        def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
+            seen.append((message.payload, trace.get()))
+            return message
+
+    async def send(number: int) -> None:
+        trace.set(b"%d" % number)
+        await producer.send(b"%d" % number)
+
+    producer = await client.create_producer(
+        "t", interceptors=[Tracing()], batching_enabled=False, max_pending_messages=1, block_if_queue_full=True
+    )
+    await asyncio.wait_for(asyncio.gather(*(send(number) for number in range(6))), 10)
+    assert seen == [(b"%d" % number, b"%d" % number) for number in range(6)]
 
 
 async def test_send_waiting_cancelled_passes_capacity_on(fake: FakeBroker, client: Client) -> None:

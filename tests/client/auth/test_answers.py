@@ -1,4 +1,4 @@
-"""Headers and certificates of plug-ins: those of an application may be anything, and no error repeats them."""
+"""Headers, certificates and secrets of plug-ins: those of an application may be anything, and no error repeats them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
-from pulsar_native.auth.answers import http_headers_of, tls_certificate_of
-from pulsar_native.exceptions import ErrorGettingAuthenticationData
+from pulsar_native.auth.answers import http_headers_of, secrets_of, tls_certificate_of
+from pulsar_native.exceptions import AuthorizationError, ErrorGettingAuthenticationData
 from support.http_peer import Answer, http_peer
 
 
 class Given(Authentication):
-    """Plug-in that returns one object from both methods, or raises it."""
+    """Plug-in that returns one object from each method, or raises it."""
 
     def __init__(self, answer: object) -> None:
         super().__init__()
@@ -27,6 +27,9 @@ class Given(Authentication):
         return self._answer
 
     def tls_certificate(self) -> Any:
+        return self.http_headers()
+
+    def secrets(self) -> Any:
         return self.http_headers()
 
 
@@ -69,7 +72,7 @@ def test_tls_certificate_of_paths_of_any_kind() -> None:
 @pytest.mark.parametrize(("headers", "words"), ODD_HEADERS, ids=repr)
 def test_admin_odd_headers_raise_before_a_request(headers: object, words: str) -> None:
     with http_peer(lambda asked: Answer(200, b"[]")) as peer:
-        with pytest.raises(ErrorGettingAuthenticationData, match=words) as caught:
+        with pytest.raises(ErrorGettingAuthenticationData, match=f"list the clusters: .*{words}") as caught:
             AdminClient(peer.url, Given(headers)).clusters()
         assert "very" not in str(caught.value) and peer.asked == []
 
@@ -82,3 +85,46 @@ def test_admin_odd_certificate_raises_before_a_request() -> None:
     with pytest.raises(ErrorGettingAuthenticationData, match="tls_certificate of the") as caught:
         AdminClient("https://127.0.0.1:1", Odd()).clusters()
     assert "very" not in str(caught.value)
+
+
+ODD_SECRETS: list[tuple[object, list[str]]] = [
+    (None, []),
+    ("very-secret", []),
+    ([None, 5, "", "very-secret"], ["very-secret"]),
+    (RuntimeError("very-secret"), []),
+    (StopIteration("very-secret"), []),
+    (ErrorGettingAuthenticationData("very-secret"), []),
+]
+
+
+@pytest.mark.parametrize(("answer", "kept"), ODD_SECRETS, ids=repr)
+def test_secrets_of_odd_answer_keeps_texts(answer: object, kept: list[str]) -> None:
+    assert secrets_of(Given(answer)) == kept
+
+
+def test_secrets_of_plugin_without_method_is_empty() -> None:
+    assert secrets_of(object()) == secrets_of(None) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_secrets_of_coroutine_function_is_empty() -> None:
+    class Odd(Authentication):
+        async def secrets(self) -> Any:
+            return ["very-secret"]
+
+    assert secrets_of(Odd()) == []
+
+
+@pytest.mark.parametrize("answer", [answer for answer, _ in ODD_SECRETS], ids=repr)
+def test_admin_odd_secrets_keep_the_error(answer: object) -> None:
+    class Odd(Given):
+        def http_headers(self) -> Any:
+            return {}
+
+        def secrets(self) -> Any:
+            return super().http_headers()
+
+    with http_peer(lambda asked: Answer(403, b'{"reason": "not for you"}')) as peer:
+        with pytest.raises(AuthorizationError, match="list the clusters: not for you") as caught:
+            AdminClient(peer.url, Odd(answer)).clusters()
+        assert "very" not in str(caught.value)

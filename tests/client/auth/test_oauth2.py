@@ -194,6 +194,29 @@ def test_oauth2_threads_fetch_once(issuer: Issuer) -> None:
     assert len(issuer.tokens) == 1
 
 
+def test_oauth2_failure_shared_by_waiting_threads(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    issuer.go, issuer.failure = threading.Event(), Answer(503)
+    plugin = AuthenticationOauth2(parameters(issuer.url))
+    arrived, lock = threading.Semaphore(0), plugin._fork_safe_lock
+
+    def arriving_lock() -> threading.Lock:
+        arrived.release()
+        return lock()
+
+    monkeypatch.setattr(plugin, "_fork_safe_lock", arriving_lock)
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(plugin.auth_data) for _ in range(8)]
+        assert all(arrived.acquire(timeout=10) for _ in calls)
+        issuer.go.set()
+        errors = [call.exception(10) for call in calls]
+    assert [str(error) for error in errors] == [str(errors[0])] * 8 and "HTTP 503" in str(errors[0])
+    # Each caller may complete its error with the topic.
+    assert {type(error) for error in errors} == {ConnectError} and len({id(error) for error in errors}) == 8
+    assert len(issuer.forms()) == 1
+    issuer.failure = None
+    assert plugin.auth_data() == b"token-0"
+
+
 def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     issuer.go = threading.Event()
     plugin = AuthenticationOauth2(parameters(issuer.url))

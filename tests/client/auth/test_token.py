@@ -104,6 +104,16 @@ def test_token_supplier_may_return_bytes() -> None:
     assert (plugin.auth_data(), plugin.secrets()) == (b"topsecret", ["topsecret"])
 
 
+def test_token_supplier_coroutine_function_raises() -> None:
+    async def supply_later() -> str:
+        return "topsecret"
+
+    plugin = AuthenticationToken(supply_later)  # type: ignore[arg-type]
+    with pytest.raises(ErrorGettingAuthenticationData, match="supplier must be a plain function") as caught:
+        plugin.auth_data()
+    assert caught.value.error() is Result.AuthenticationError
+
+
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, asyncio.CancelledError])
 def test_token_supplier_odd_exception_is_cause(error: type[BaseException]) -> None:
     def fail() -> str:

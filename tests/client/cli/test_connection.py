@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pulsar_native import Authentication
+from pulsar_native import Authentication, ClientConfig
 from pulsar_native.cli.connection import Connection, add_arguments, connection_of, read_client_conf
 from pulsar_native.cli.errors import UsageError
 
@@ -98,6 +99,17 @@ def test_plugin_with_parameters_of_a_file(tmp_path: Path) -> None:
     found = made("--auth-plugin", "basic", "--auth-params-file", str(file))
     assert token_of(found) == "u:pass-word"
     assert "pass-word" not in found.redact("u:pass-word")
+
+
+@pytest.mark.parametrize("secrets", [None, [None, 5], RuntimeError("very-secret")], ids=repr)
+def test_redact_odd_secrets_keeps_text(secrets: Any) -> None:
+    class Odd(Authentication):
+        def secrets(self) -> list[str]:
+            if isinstance(secrets, BaseException):
+                raise secrets
+            return secrets  # type: ignore[no-any-return]
+
+    assert Connection(ClientConfig(service_url="pulsar://a", authentication=Odd())).redact("refused") == "refused"
 
 
 def test_certificate_alone_authenticates() -> None:

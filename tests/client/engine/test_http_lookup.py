@@ -201,6 +201,25 @@ async def test_http_lookup_plugin_odd_headers_raise(cores: Cores, headers: Any, 
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("secrets", [None, [None, 5], RuntimeError("very-secret")], ids=repr)
+async def test_http_lookup_plugin_odd_secrets_keep_error(cores: Cores, secrets: Any) -> None:
+    threads: list[int] = []
+
+    class Odd(AuthenticationBasic):
+        def secrets(self) -> list[str]:
+            threads.append(threading.get_ident())
+            if isinstance(secrets, BaseException):
+                raise secrets
+            return secrets  # type: ignore[no-any-return]
+
+    with http_peer(lambda asked: said(403, "not for you")) as peer:
+        core = cores(peer.url, authentication=Odd("me", "secret"))
+        with pytest.raises(AuthorizationError, match="not for you") as caught:
+            await core.lookup.broker_of(TOPIC)
+    assert "very-secret" not in str(caught.value) and threading.get_ident() not in threads
+
+
+@pytest.mark.asyncio
 @pytest.mark.proves("C20")
 async def test_http_lookup_response_before_change_discarded(fake: FakeBroker, cores: Cores) -> None:
     asked_once, leave = threading.Event(), threading.Event()

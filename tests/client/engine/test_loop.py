@@ -10,15 +10,37 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pulsar_native
+from pulsar_native.auth import Authentication
+from pulsar_native.config import ClientConfig, ProducerConfig
 from pulsar_native.engine import loop as loop_module
-from pulsar_native.engine.loop import Engine, acquire_thread_engine, check_generation, release_thread_engine
-from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported, Timeout
+from pulsar_native.engine.connection import credentials_of
+from pulsar_native.engine.loop import (
+    Engine,
+    acquire_thread_engine,
+    check_generation,
+    release_thread_engine,
+    to_plugin_thread,
+)
+from pulsar_native.engine.producer.key_renewal import KeyRenewal
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
+from pulsar_native.engine.tls import TlsContexts
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    CryptoError,
+    InvalidConfiguration,
+    OperationNotSupported,
+    Timeout,
+)
+from pulsar_native.service_info import ServiceInfo
+from pulsar_native.topic import TopicName
 from support.fake_broker import FakeBroker
 from support.until import wait_until
 
@@ -283,6 +305,126 @@ async def test_engine_spawn_keeps_task_alive() -> None:
     await begun.wait()
     gc.collect()
     await asyncio.wait_for(finished.wait(), 10)
+
+
+@pytest.mark.asyncio
+async def test_engine_spawn_starts_later_with_eager_tasks() -> None:
+    loop = asyncio.get_running_loop()
+    begun: list[str] = []
+
+    def eager(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        # Before Python 3.12 there are none: it is enough to be asked.
+        begun.append("eager")
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async def body() -> None:
+        begun.append("body")
+
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory", eager))
+    task = Engine(loop, threading.get_ident()).spawn(body())
+    assert begun == []
+    await task
+    assert begun == ["body"]
+
+
+def plugin_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("pulsar-native-plugin")]
+
+
+@pytest.mark.asyncio
+async def test_plugin_threads_blocked_leave_default_executor() -> None:
+    release, done = threading.Event(), []
+    # More than there are threads, also in the default executor of a large machine.
+    calls = [asyncio.create_task(to_plugin_thread(lambda: (release.wait(60), done.append(None)))) for _ in range(40)]
+    await asyncio.sleep(0)
+    try:
+        assert len(plugin_threads()) == 32
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+        # One that waits for a thread, and one that has begun.
+        calls[-1].cancel()
+        calls[0].cancel()
+        await asyncio.wait(calls[-1:], timeout=10)
+    finally:
+        release.set()
+    await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+    wait_until_gone(plugin_threads())
+    assert [call.cancelled() for call in calls] == [True] + [False] * 38 + [True] and len(done) == 39
+
+
+@pytest.mark.asyncio
+async def test_plugin_thread_result_error_and_context() -> None:
+    called_by: ContextVar[str] = ContextVar("called_by")
+    called_by.set("caller")
+    assert await to_plugin_thread(called_by.get, "nobody") == "caller"
+    with pytest.raises(KeyError, match="mine"):
+        await to_plugin_thread({}.__getitem__, "mine")
+    wait_until_gone(plugin_threads())
+
+
+def test_plugin_threads_work_in_forked_child() -> None:
+    async def fork_during_calls() -> int:
+        release = threading.Event()
+        calls = [asyncio.create_task(to_plugin_thread(release.wait, 60)) for _ in range(40)]
+        await asyncio.sleep(0)
+        child = os.fork()
+        if child == 0:
+            worker = threading.Thread(target=lambda: os._exit(asyncio.run(to_plugin_thread(int, 7))))
+            worker.start()
+            worker.join(30)
+            os._exit(1)
+        release.set()
+        await asyncio.gather(*calls)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert asyncio.run(fork_during_calls()) == 7
+    wait_until_gone(plugin_threads())
+
+
+def engine() -> Engine:
+    return Engine(asyncio.get_running_loop(), threading.get_ident())
+
+
+class NamingThreads(Authentication):
+    """Plug-in and key reader that remember the names of the threads that they are called in."""
+
+    method_name = "mine"
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    def note(self, *_: object) -> Any:
+        self.threads.append(threading.current_thread().name)
+
+    start = auth_data = tls_certificate = get_public_key = get_private_key = note
+
+
+async def call_supplier(plugin: NamingThreads) -> None:
+    with pytest.raises(InvalidConfiguration):
+        await ServiceUrlProvider(engine(), ClientConfig(service_url=plugin.note)).known()
+
+
+async def start_plugin(plugin: NamingThreads) -> None:
+    await ServiceUrlProvider(engine(), ClientConfig(service_url="pulsar://localhost")).begin_with(plugin)
+
+
+async def make_tls_context(plugin: NamingThreads) -> None:
+    await TlsContexts(ClientConfig(service_url="pulsar+ssl://localhost")).current(
+        ServiceInfo("pulsar+ssl://localhost", plugin, None)
+    )
+
+
+async def make_data_key(plugin: NamingThreads) -> None:
+    config = ProducerConfig(topic="t", encryption_key="a", crypto_key_reader=plugin)
+    with pytest.raises(CryptoError):
+        await KeyRenewal(engine(), config, TopicName.parse("t")).start()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("use", [credentials_of, call_supplier, start_plugin, make_tls_context, make_data_key])
+async def test_plugin_called_in_plugin_thread(use: Callable[[NamingThreads], Coroutine[Any, Any, Any]]) -> None:
+    plugin = NamingThreads()
+    await use(plugin)
+    assert plugin.threads and all(name.startswith("pulsar-native-plugin") for name in plugin.threads)
 
 
 def test_check_generation_other_process_raises() -> None:

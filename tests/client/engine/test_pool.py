@@ -193,12 +193,42 @@ async def test_pool_close_ends_connections_and_attempts(fake: FakeBroker, cores:
         attempt = asyncio.create_task(connection_to(core, silent))
         await asyncio.to_thread(silent.wait, Kind.CONNECT)
         core.pool.close()
-        with pytest.raises((asyncio.CancelledError, AlreadyClosed)):
+        with pytest.raises(AlreadyClosed, match="closed meanwhile"):
             await attempt
         assert silent.peers[0].gone.wait(10)
     assert not open_one.is_open and fake.peers[0].gone.wait(10)
     with pytest.raises(AlreadyClosed):
         await connection_to(core, fake)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("rounds", range(5))
+async def test_pool_close_cancelled_caller_stays_cancelled(fake: FakeBroker, cores: Cores, rounds: int) -> None:
+    fake.answers[Kind.CONNECT] = swallow
+    core = cores(fake.url)
+    attempt = asyncio.create_task(connection_to(core, fake))
+    await asyncio.to_thread(fake.wait, Kind.CONNECT)
+    core.pool.close()
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    is_cancelled = attempt.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else AlreadyClosed):
+        await attempt
+
+
+@pytest.mark.asyncio
+async def test_pool_close_ends_unpooled_attempt(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, connections_per_broker=0)
+    welcome = fake.answers[Kind.CONNECT]
+    fake.answers[Kind.CONNECT] = swallow
+    attempt = asyncio.create_task(connection_to(core, fake))
+    await asyncio.to_thread(fake.wait, Kind.CONNECT)
+    core.pool.close()
+    peer = fake.peers[0]
+    peer.send(*welcome(peer, pb.BaseCommand()))
+    with pytest.raises(AlreadyClosed, match="closed meanwhile"):
+        await attempt
+    assert core.pool.connections() == [] and await asyncio.to_thread(peer.gone.wait, 10)
 
 
 # --- quarantine and idleness --------------------------------------------------------------------------------------

@@ -80,6 +80,30 @@ async def test_acknowledge_found_leaves_the_rest_of_the_batch(broker: Broker, to
             consumer.receive(300)
 
 
+@pytest.mark.parametrize(
+    ("kind", "later", "is_done"), [("exclusive", 0, False), ("exclusive", 2, False), ("shared", 0, True)]
+)
+async def test_acknowledge_found_acknowledged_since_is_left(
+    kind: str, later: int, is_done: bool, broker: Broker, topic: NewTopic
+) -> None:
+    name, called = topic(), []
+    watch = MessageWatcher(MessageCondition.of(name, "s", {"key": "a"}, kind))
+    with Client(broker.service_url) as client:
+        producer = client.create_producer(name, batching_enabled=False)
+        for key in ("b", "a", *["c"] * later):
+            producer.send(b"x", partition_key=key)
+        async with AsyncClient(broker.service_url) as loop_client:
+            found = await watch.look(loop_client)
+        assert found is not None
+        assert acknowledge_found(client, watch.wanted, found, lambda: called.append("first")) is True
+        assert acknowledge_found(client, watch.wanted, found, lambda: called.append("again")) is is_done
+        assert called == (["first", "again"] if is_done else ["first"])
+        # Without a function to call it is a repetition.
+        assert acknowledge_found(client, watch.wanted, found) is True
+        with client.subscribe(name, "s") as rest:
+            assert [rest.receive(5000).partition_key() for _ in range(1 + later)] == ["b", *["c"] * later]
+
+
 async def test_message_watcher_acknowledges_others_if_told(broker: Broker, topic: NewTopic) -> None:
     name = topic()
     watch = MessageWatcher(MessageCondition.of(name, "s", {"key": "a"}, unmatched="acknowledge"))

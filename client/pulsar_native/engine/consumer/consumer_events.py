@@ -19,6 +19,7 @@ from typing import Any
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerEventListener
+from pulsar_native.engine.loop import create_task
 
 _log = get_logger("pulsar_native.listener")
 
@@ -56,7 +57,7 @@ class ConsumerEvents:
         if self._submit is not None:
             self._submit(self._drain)
         elif self._telling is None or self._telling.done():
-            self._telling = asyncio.get_running_loop().create_task(self._drain_on_loop())
+            self._telling = create_task(self._drain_on_loop(), asyncio.get_running_loop())
 
     def _drain(self) -> None:
         while True:

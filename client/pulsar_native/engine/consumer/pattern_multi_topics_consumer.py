@@ -21,6 +21,7 @@ from pulsar_native._loggers import get_logger
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions
+from pulsar_native.engine.loop import create_task
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import PulsarException, TopicNotFound, log_text
 from pulsar_native.protocol.backoff import Backoff
@@ -277,7 +278,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
             _log.exception("The listener for changed topics failed")
 
     def changed(added: list[str], removed: list[str]) -> None:
-        task = asyncio.get_running_loop().create_task(notify(last[-1] if last else None, added, removed))
+        task = create_task(notify(last[-1] if last else None, added, removed), asyncio.get_running_loop())
         last[:] = [task]
 
     return changed

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
+from pulsar_native.engine.loop import to_plugin_thread
 from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
@@ -71,7 +72,7 @@ class UndecodableEntries:
             self._key_task = self._context.engine.spawn(self._fetch(wanted))
 
     async def _fetch(self, wanted: KeyWanted) -> None:
-        fetched = await asyncio.to_thread(self.decryptor.fetch, wanted)
+        fetched = await to_plugin_thread(self.decryptor.fetch, wanted)
         with self._context.lock:
             self.decryptor.learn(fetched)
         self._on_key_fetched()

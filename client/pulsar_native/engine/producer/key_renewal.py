@@ -1,7 +1,6 @@
 """Data key renewal of a topic's producer: creation before the first message, renewal in the background.
 
-Rules: one data key serves all partitions; keys are read in a thread of asyncio's default executor, never on the loop
-and never in a thread that sends.
+Rules: one data key serves all partitions; keys are read in a plug-in thread, never on the loop or in a sending thread.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ProducerConfig
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.enums import ProducerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError
 from pulsar_native.protocol.data_keys import Encryptor
@@ -41,7 +40,7 @@ class KeyRenewal:
     async def start(self) -> None:
         """Create the first data key; raises `CryptoError` when that fails, unless the failure action is SEND."""
         try:
-            await asyncio.to_thread(self.encryptor.renew)
+            await to_plugin_thread(self.encryptor.renew)
         except CryptoError as error:
             error.topic = self._topic.full
             if self.encryptor.action is not ProducerCryptoFailureAction.SEND:
@@ -53,7 +52,7 @@ class KeyRenewal:
         while True:
             await asyncio.sleep(max(0.0, self.encryptor.due - time.monotonic()))
             try:
-                await asyncio.to_thread(self.encryptor.renew)
+                await to_plugin_thread(self.encryptor.renew)
             except CryptoError as error:
                 error.topic = self._topic.full
                 _log.warning("The data key of %s cannot be renewed yet: %s", *_of(error))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.crypto import CryptoKeyReader, EncryptionKey, EncryptionKeyInfo
 from pulsar_native.engine.consumer.chunk_assembler import assembly_of
 from pulsar_native.engine.consumer.undecodable import UndecodableEntries
 from pulsar_native.enums import ConsumerCryptoFailureAction
@@ -92,11 +95,19 @@ def test_undecryptable_left_for_redelivery() -> None:
 
 
 async def test_private_key_fetched_outside_the_lock() -> None:
-    handler = Handler()
-    handler.entries.fetch_key(KeyWanted([]))
+    threads: list[str] = []
+
+    class NoKeys(CryptoKeyReader):
+        def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+            threads.append(threading.current_thread().name)
+            return super().get_private_key(key_name, metadata)
+
+    handler = Handler(crypto_key_reader=NoKeys("", ""))
+    handler.entries.fetch_key(KeyWanted([EncryptionKey("a", b"", {})]))
     assert handler.entries.is_fetching_key
     await until(lambda: handler.fetched)
     assert handler.fetched == 1
+    assert len(threads) == 1 and threads[0].startswith("pulsar-native-plugin")
 
 
 async def test_private_key_of_closed_consumer_not_fetched() -> None:
