@@ -58,6 +58,7 @@ _NAMES = (
     "maxBytesPerTrigger",
     "predefinedSubscription",
     "readCompacted",
+    "pushDownPredicate",
     "minPartitions",
     "maxEntriesPerPartition",
     "maxBytesPerPartition",
@@ -77,6 +78,7 @@ _BATCH_ONLY = {
     "minPartitions": _FIXED,
     "maxEntriesPerPartition": _FIXED,
     "maxBytesPerPartition": _FIXED,
+    "pushDownPredicate": "Spark pushes no filters into a stream; leave it out",
     "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
     "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
 }
@@ -227,6 +229,7 @@ class ReadOptions:
 
     Times are milliseconds. `values` are the options of decoding by the registered schema, None for raw values;
     with them the names in `columns` are not checked yet. `private_keys` are the keys of encrypted messages.
+    `push_down_predicate` lets the read apply filters of the query.
     """
 
     service_url: str
@@ -250,6 +253,7 @@ class ReadOptions:
     predefined_subscription: str | None = None
     auto_update_partitions_interval_seconds: int = 60
     read_compacted: bool = False
+    push_down_predicate: bool = False
     min_partitions: int | None = None
     max_entries_per_partition: int | None = None
     max_bytes_per_partition: int | None = None
@@ -299,6 +303,7 @@ class ReadOptions:
             private_keys=KeyRefs.parse(READ_KEYS, given[READ_KEYS]) if READ_KEYS in given else None,
             discards_undecryptable=_discards(given.get(READ_ACTION, "FAIL")),
             read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
+            push_down_predicate=flag("pushDownPredicate", given.get("pushDownPredicate", "false")),
         )
         read.client_config()  # The position's own checks, before anything starts.
         read._check()

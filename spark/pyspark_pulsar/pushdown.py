@@ -1,8 +1,9 @@
 """Filters of a query that a batch read applies itself, so that less is read.
 
-Spark hands them over where its setting spark.sql.python.filterPushdown.enabled is on (Spark 4.1 and newer); all of them
-must hold. Rules: a filter that is taken is applied exactly; one that only narrows the range is handed back to Spark as
-well. A filter never makes a read fail that would succeed without it.
+Spark hands them over where its setting spark.sql.python.filterPushdown.enabled is on (Spark 4.1 and newer), and a read
+with the option pushDownPredicate takes them; all of them must hold. Rules: a filter that is taken is applied exactly;
+one that only narrows the range is handed back to Spark as well. A filter never makes a read fail that would succeed
+without it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class DefaultSource(DataSource):
         from pyspark_pulsar.pushdown import pushes_filters
 
         options = self._read_options(False)
-        made = PulsarPushdownReader if pushes_filters() else PulsarBatchReader
+        # Spark applies the filter pushed last to every use of the same DataFrame or view: only a read that asks for it
+        # takes filters.
+        takes_filters = options.push_down_predicate and pushes_filters()
+        made = PulsarPushdownReader if takes_filters else PulsarBatchReader
         return made(options, _values(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -27,6 +27,7 @@ def test_options_defaults() -> None:
     assert options.columns == DEFAULT_COLUMNS
     assert options.credentials is None and options.admin_url is None
     assert options.poll_timeout_ms == 60_000
+    assert options.push_down_predicate is False
 
 
 @pytest.mark.proves("D5")
@@ -43,6 +44,7 @@ def test_option_names_ignore_case() -> None:
         "startingtime": "1000",
         "endingtime": "2000",
         "timeslackms": "5",
+        "pushdownpredicate": "TRUE",
         "polltimeoutms": "7",
         "admin.url": "http://localhost:8080/",
         "credentialsref": "env:TOKEN",
@@ -57,6 +59,7 @@ def test_option_names_ignore_case() -> None:
     assert options.starting_offsets.of("persistent://public/default/t") == Position(1, 2)
     assert (options.starting_time, options.ending_time, options.time_slack_ms) == (1000, 2000, 5)
     assert options.poll_timeout_ms == 7 and options.receiver_queue_size == 9
+    assert options.push_down_predicate is True
     assert options.admin_url == "http://localhost:8080"
     assert str(options.credentials) == "env:TOKEN" and options.subscription_prefix == "me"
     config = options.client_config()
@@ -121,6 +124,7 @@ def test_options_choose_columns(extra: dict[str, str], columns: tuple[str, ...])
         ({**MINIMUM, "provider": "pulsar"}, "tables are not supported; use CREATE TEMPORARY VIEW"),
         ({**MINIMUM, "startingOffsets": ""}, "startingOffsets is empty"),
         ({**MINIMUM, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
+        ({**MINIMUM, "pushDownPredicate": "on"}, "pushDownPredicate must be true or false, not 'on'"),
         ({**MINIMUM, "timeSlackMs": "-1"}, "timeSlackMs must be at least 0"),
         ({**MINIMUM, "pollTimeoutMs": "soon"}, "pollTimeoutMs must be a whole number"),
         ({**MINIMUM, "pulsar.reader.receiverQueueSize": "0"}, "receiverQueueSize must be at least 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +40,12 @@ def pushing(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(_SETTING, "true")
     yield
     spark.conf.unset(_SETTING)
+
+
+@pytest.fixture
+def read_pushing(pushing: None, read: Read) -> Read:
+    """Give what reads a topic with the filters of the query."""
+    return partial(read, pushDownPredicate="true")
 
 
 def scanned(frame: DataFrame) -> int:
@@ -87,9 +94,7 @@ def timed(publish: Publish, client: Client, topic: NewTopic) -> tuple[str, list[
 
 
 @pytest.mark.proves("S12")
-def test_pushdown_publish_time_reads_less(
-    pushing: None, read: Read, broker: Broker, timed: tuple[str, list[int]]
-) -> None:
+def test_pushdown_publish_time_reads_less(read_pushing: Read, broker: Broker, timed: tuple[str, list[int]]) -> None:
     name, times = timed
     everything = [f"{number}{letter}" for number in range(5) for letter in "ab"]
     cases: list[tuple[str, Callable[[int], bool]]] = [
@@ -104,23 +109,23 @@ def test_pushdown_publish_time_reads_less(
         (f"__publishTime BETWEEN {moment(times[1])} AND {moment(times[2])}", lambda at: times[1] <= at <= times[2]),
     ]
     for condition, wanted in cases:
-        frame = read(name, timeSlackMs="500").where(condition)
+        frame = read_pushing(name, timeSlackMs="500").where(condition)
         found = [bytes(row["value"]).decode() for row in frame.collect()]
         assert found == [text for text in everything if wanted(times[int(text[0])])], condition
         assert scanned(frame) == len(found), condition
         assert filters(frame) == "", condition
     # The broker did not send what is before the range.
     before = sent(broker, name)
-    assert read(name, timeSlackMs="500").where(f"__publishTime >= {moment(times[4])}").count() == 2
+    assert read_pushing(name, timeSlackMs="500").where(f"__publishTime >= {moment(times[4])}").count() == 2
     narrow = sent(broker, name) - before
     before = sent(broker, name)
-    assert read(name).count() == 10
+    assert read_pushing(name).count() == 10
     assert narrow < sent(broker, name) - before
 
 
 @pytest.mark.proves("S12")
 def test_pushdown_topics_leave_out_partitions(
-    pushing: None, read: Read, texts: Texts, publish: Publish, broker: Broker, topic: NewTopic
+    read_pushing: Read, texts: Texts, publish: Publish, broker: Broker, topic: NewTopic
 ) -> None:
     name = topic("parts", partitions=3)
     parts = [f"{name}-partition-{number}" for number in range(3)]
@@ -134,19 +139,19 @@ def test_pushdown_topics_leave_out_partitions(
         ("__partition >= 1 AND __partition < 2", ["1"]),
         ("__topic = 'none'", []),
     ):
-        frame = read(name, columns="value,__topic,__partition").where(condition)
+        frame = read_pushing(name, columns="value,__topic,__partition").where(condition)
         assert frame.rdd.getNumPartitions() <= max(1, len(wanted)), condition
         assert sorted(bytes(row["value"]).decode() for row in frame.collect()) == wanted, condition
         assert scanned(frame) == len(wanted) and filters(frame) == "", condition
     before = [sent(broker, part) for part in parts]
-    assert texts(read(name).where(f"__topic = '{parts[1]}'")) == ["1"]
+    assert texts(read_pushing(name).where(f"__topic = '{parts[1]}'")) == ["1"]
     after = [sent(broker, part) for part in parts]
     assert (after[0], after[2]) == (before[0], before[2]) and after[1] > before[1]
 
 
 @pytest.mark.proves("S12")
 def test_pushdown_keys_are_left_out_in_the_task(
-    pushing: None, read: Read, texts: Texts, publish: Publish, topic: NewTopic
+    read_pushing: Read, texts: Texts, publish: Publish, topic: NewTopic
 ) -> None:
     name = topic("keys")
     for key in ("a", "b", "a"):
@@ -158,34 +163,34 @@ def test_pushdown_keys_are_left_out_in_the_task(
         ("__key IS NULL", ["none"]),
         ("__key = X'61' AND __key = X'62'", []),
     ):
-        frame = read(name).where(condition)
+        frame = read_pushing(name).where(condition)
         assert [bytes(row["value"]).decode() for row in frame.collect()] == wanted, condition
         assert scanned(frame) == len(wanted), condition
     # Handed back: Spark has its own rules for null and for order.
-    frame = read(name).where("NOT __key = X'61'")
+    frame = read_pushing(name).where("NOT __key = X'61'")
     assert [bytes(row["value"]).decode() for row in frame.collect()] == ["b1", "b2"]
     assert scanned(frame) == 7 and "__key" in filters(frame)
 
 
 @pytest.mark.proves("S12")
 def test_pushdown_message_id_reads_one_message(
-    pushing: None, read: Read, publish: Publish, broker: Broker, topic: NewTopic
+    read_pushing: Read, publish: Publish, broker: Broker, topic: NewTopic
 ) -> None:
     name = topic("ids", partitions=2)
     publish(f"{name}-partition-0", ["other"])
     publish(f"{name}-partition-1", ["0"], ["1a", "1b", "1c"], ["2"])
-    ids = {bytes(row["value"]): bytes(row["__messageId"]) for row in read(name).collect()}
+    ids = {bytes(row["value"]): bytes(row["__messageId"]) for row in read_pushing(name).collect()}
     for texts_wanted, rows_scanned in ((["1b"], 1), (["1a", "1c"], 3), (["0", "2"], 5), (["other", "2"], 2)):
         literals = ", ".join(f"X'{ids[text.encode()].hex()}'" for text in texts_wanted)
-        frame = read(name).where(f"__messageId IN ({literals})")
+        frame = read_pushing(name).where(f"__messageId IN ({literals})")
         assert sorted(bytes(row["value"]).decode() for row in frame.collect()) == sorted(texts_wanted)
         assert scanned(frame) == rows_scanned
-    wrong = read(name).where("__messageId = X'00'")
+    wrong = read_pushing(name).where("__messageId = X'00'")
     assert wrong.collect() == []
 
 
 @pytest.mark.proves("S12")
-def test_pushdown_other_filters_stay_with_spark(pushing: None, read: Read, publish: Publish, topic: NewTopic) -> None:
+def test_pushdown_other_filters_stay_with_spark(read_pushing: Read, publish: Publish, topic: NewTopic) -> None:
     name = topic("others")
     publish(name, ["a", "b"], ["c"])
     for condition in (
@@ -194,7 +199,7 @@ def test_pushdown_other_filters_stay_with_spark(pushing: None, read: Read, publi
         "__publishTime > TIMESTAMP '2000-01-01 00:00:00Z' AND value = X'63'",
         "(__key = X'61' OR value = X'63')",
     ):
-        frame = read(name, includeMetadata="all").where(condition)
+        frame = read_pushing(name, includeMetadata="all").where(condition)
         assert [bytes(row["value"]) for row in frame.collect()] == [b"c"], condition
         assert scanned(frame) == 3 and filters(frame), condition
 
@@ -205,32 +210,49 @@ def test_pushdown_off_gives_the_same_rows(
 ) -> None:
     name, times = timed
     assert spark.conf.get(_SETTING) == "false"
-    frame = read(name).where(f"__publishTime >= {moment(times[3])}")
+    frame = read(name, pushDownPredicate="true").where(f"__publishTime >= {moment(times[3])}")
     assert texts(frame) == ["3a", "3b", "4a", "4b"]
     assert not pushes_filters()
 
 
-def test_pushdown_applies_before_decoding(
-    pushing: None, read: Read, client: Client, broker: Broker, topic: NewTopic
+@pytest.mark.proves("S12")
+@pytest.mark.parametrize("options", [{}, {"pushDownPredicate": "false"}])
+def test_pushdown_not_chosen_shared_frame_has_all_rows(
+    pushing: None, read: Read, texts: Texts, publish: Publish, topic: NewTopic, options: dict[str, str]
 ) -> None:
+    name = topic("shared")
+    for key in "ab":
+        publish(name, [key], partition_key=key)
+    frame = read(name, **options)
+    a, b = frame.where("__key = X'61'"), frame.where("__key = X'62'")
+    assert (texts(a), texts(b), texts(frame)) == (["a"], ["b"], ["a", "b"])
+    assert sorted(texts(a.union(b))) == ["a", "b"]
+    frame.createOrReplaceTempView("shared_frame")
+    of_a, both = a.sparkSession.sql(
+        "SELECT (SELECT count(*) FROM shared_frame WHERE __key = X'61'), (SELECT count(*) FROM shared_frame)"
+    ).collect()[0]
+    assert (of_a, both) == (1, 2)
+
+
+def test_pushdown_applies_before_decoding(read_pushing: Read, client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic("decode")
     producer = client.create_producer(name)
     producer.send(Int32Schema().encode(7), partition_key="good")
     producer.send(b"wrong", partition_key="bad")
     producer.close()
     client.create_producer(name, schema=Int32Schema()).close()
-    frame = read(name, admin_url=broker.admin_url, valueFormat="auto").where("__key = X'676f6f64'")
+    frame = read_pushing(name, admin_url=broker.admin_url, valueFormat="auto").where("__key = X'676f6f64'")
     assert [row["value"] for row in frame.collect()] == [7]
 
 
 @pytest.mark.proves("S12")
 def test_pushdown_of_trimmed_topic_is_no_data_loss(
-    pushing: None, read: Read, texts: Texts, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+    read_pushing: Read, texts: Texts, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
 ) -> None:
     name = f"persistent://{trimmable}/trimmed"
     publish(name, ["gone"])
     trim(name)
-    assert texts(read(name).where("__publishTime > TIMESTAMP '2000-01-01 00:00:00Z'")) == ["kept"]
+    assert texts(read_pushing(name).where("__publishTime > TIMESTAMP '2000-01-01 00:00:00Z'")) == ["kept"]
 
 
 @pytest.mark.proves("S12")
@@ -304,7 +326,7 @@ def test_pushed_filters_are_all_of_them() -> None:
     assert pushed.within(options) == (9, 14) and Pushed().within(options) == (9, 99)
 
 
-def test_reader_takes_filters_only_where_spark_pushes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_takes_filters_only_where_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from pyspark.sql.datasource import DataSourceReader
@@ -312,7 +334,8 @@ def test_reader_takes_filters_only_where_spark_pushes(monkeypatch: pytest.Monkey
 
     from pyspark_pulsar.source import DefaultSource
 
-    source = DefaultSource({"service.url": "pulsar://h:1", "topic": "t", "columns": "value"})
+    given = {"service.url": "pulsar://h:1", "topic": "t", "columns": "value"}
+    source = DefaultSource({**given, "pushDownPredicate": "true"})
     schema = StructType().add("value", BinaryType())
     plain = source.reader(schema=schema)
     assert type(plain) is PulsarBatchReader
@@ -320,5 +343,6 @@ def test_reader_takes_filters_only_where_spark_pushes(monkeypatch: pytest.Monkey
     assert plain.pushFilters.__func__ is DataSourceReader.pushFilters  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyspark.sql.worker.data_source_pushdown_filters", sys)
     assert type(source.reader(schema=schema)) is PulsarPushdownReader
+    assert type(DefaultSource(given).reader(schema=schema)) is PulsarBatchReader
     with pytest.raises(InvalidConfiguration, match="The schema of this read is"):
         source.reader(schema=StructType())

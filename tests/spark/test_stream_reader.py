@@ -422,6 +422,7 @@ def test_checkpoint_of_another_form_raises(reader: NewReader, topic: NewTopic, o
         ({"endingTime": "5"}, "a stream has no end"),
         ({"endingOffsets": "latest"}, "availableNow"),
         ({"minPartitions": "2"}, "the tasks of a micro-batch depend on its offsets alone"),
+        ({"pushDownPredicate": "true"}, "Spark pushes no filters into a stream"),
         ({"maxMessagesPerTrigger": "0"}, "at least 1"),
         ({"maxBytesPerTrigger": "many"}, "whole number"),
         ({"startingOffsets": "now"}, "'earliest' or 'latest' or JSON"),

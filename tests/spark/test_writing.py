@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Read = Callable[..., "DataFrame"]
+_LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
 def given(broker: Broker, topic: str | None, **options: str) -> dict[str, str]:
@@ -25,8 +26,19 @@ def given(broker: Broker, topic: str | None, **options: str) -> dict[str, str]:
     return found if topic is None else {**found, "topic": topic}
 
 
+@pytest.fixture
+def large(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set whether Spark hands text and bytes over in Arrow's large types."""
+    spark.conf.set(_LARGE, request.param)
+    yield
+    spark.conf.unset(_LARGE)
+
+
 @pytest.mark.proves("S15")
-def test_batch_write_is_read_back(spark: SparkSession, broker: Broker, read: Read, topic: NewTopic) -> None:
+@pytest.mark.parametrize("large", ["false", "true"], indirect=True)
+def test_batch_write_is_read_back(
+    spark: SparkSession, broker: Broker, read: Read, topic: NewTopic, large: None
+) -> None:
     name = topic(partitions=3)
     frame = spark.range(3000).selectExpr(
         "cast(id as string) value",
@@ -34,7 +46,8 @@ def test_batch_write_is_read_back(spark: SparkSession, broker: Broker, read: Rea
         "timestamp_millis(1700000000000 + id) eventTime",
         "map('id', cast(id as string)) properties",
     )
-    frame.write.format("pulsar").options(**given(broker, name)).mode("append").save()
+    rows = frame.selectExpr("*", f"'{name}' topic")
+    rows.write.format("pulsar").options(**given(broker, None)).mode("append").save()
     back = read(name).selectExpr(
         "cast(value as string) value",
         "cast(__key as string) key",
