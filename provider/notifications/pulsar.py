@@ -32,8 +32,8 @@ class PulsarNotifier(BaseNotifier):
     :param topic: the topic, in any spelling. Templated.
     :param message: the value: a text or bytes as they are, anything else as JSON (NaN, infinity and values without a
         form in JSON as text). Templated. Default: a JSON object with dag_id, task_id, run_id, map_index, try_number,
-        logical_date, state, reason and exception (the first 65,536 characters), as far as the callback's context has
-        them; a callback of a task sees no state.
+        logical_date, state, deadline_time, reason and exception (the first 65,536 characters), as far as the callback's
+        context has them; a callback of a task sees no state.
     :param key: the message's key. Templated. Default "dag_id/run_id", so that one partition has a run's messages.
     :param properties: properties, texts by text. Templated. Default none; airflow.dag_id, airflow.task_id and
         airflow.run_id are always there where the context has them.
@@ -130,19 +130,27 @@ def _mapping(properties: object) -> Mapping[str, str]:
 def _facts(context: Context) -> dict[str, Any]:
     """Return what the context tells of the task or run, as JSON values, without what is not there."""
     given: Mapping[str, Any] = context
-    ti, run = given.get("ti") or given.get("task_instance"), given.get("dag_run")
-    names = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
+    ti, run, deadline = given.get("ti") or given.get("task_instance"), given.get("dag_run"), given.get("deadline")
+    names = {name: _field(ti, name) for name in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
+    state = _field(run if ti is None else ti, "state")
     found: dict[str, Any] = {
         **names,
-        "dag_id": names["dag_id"] or getattr(run, "dag_id", None) or getattr(given.get("dag"), "dag_id", None),
-        "run_id": names["run_id"] or getattr(run, "run_id", None) or given.get("run_id"),
-        "logical_date": given.get("logical_date") or getattr(run, "logical_date", None),
-        "state": _final(getattr(ti if ti is not None else run, "state", None)),
+        "dag_id": names["dag_id"] or _field(run, "dag_id") or _field(given.get("dag"), "dag_id"),
+        "run_id": names["run_id"] or _field(run, "run_id") or _field(run, "dag_run_id") or given.get("run_id"),
+        "logical_date": given.get("logical_date") or _field(run, "logical_date"),
+        # A run that misses its deadline may still run.
+        "state": _final(state) if deadline is None else state,
+        "deadline_time": _field(deadline, "deadline_time"),
         "reason": given.get("reason"),
         # An exception of the author's code may repeat a secret.
         "exception": None if given.get("exception") is None else error_text(given["exception"]),
     }
     return {name: _plain(value) for name, value in found.items() if value is not None}
+
+
+def _field(thing: object, name: str) -> Any:
+    """Return a field of a task, a run or a deadline, None where there is none; deadline alerts give mappings."""
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
 def _final(state: object) -> object:

@@ -92,7 +92,8 @@ class PulsarCreateTopicOperator(_AdminOperator):
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
     Returns topic, partitions, created (False if it was there) and partitions_before. A retry of a task that had created
-    the topic finds it; with if_exists="fail" the task's state tells that it is its own.
+    the topic, or had asked for it and got no answer, finds it; with if_exists="fail" the task's state tells that it is
+    its own.
     """
 
     def __init__(self, *, topic: str, partitions: int = 0, if_exists: str = "ok", **kwargs: Any) -> None:
@@ -103,18 +104,26 @@ class PulsarCreateTopicOperator(_AdminOperator):
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
         from pulsar_native.admin import AlreadyExists
+        from pulsar_native.exceptions import PulsarException
 
         state = TaskState(context, "created_topic")
         note = {"topic": self.topic, "partitions": self.partitions}
+        is_own = state.get() == note
+        # Noted before, since the answer can be lost, or this try end before it arrives.
+        state.set(note)
         try:
             if self.partitions:
                 admin.create_partitioned_topic(self.topic, self.partitions)
             else:
                 admin.create_topic(self.topic)
-            state.set(note)
             return {"partitions": self.partitions, "created": True, "partitions_before": None}
-        except AlreadyExists as error:
-            if self.if_exists == "fail" and state.get() != note:
+        except PulsarException as error:
+            is_there = isinstance(error, AlreadyExists)
+            if not is_own and (is_there or not _may_have_been_executed(error)):
+                state.delete()
+            if not is_there:
+                raise
+            if self.if_exists == "fail" and not is_own:
                 raise AirflowFailException(f"{self._action()}: it exists already") from error
         before = admin.partitions(self.topic)
         if before > self.partitions or (before == 0) != (self.partitions == 0):
@@ -284,8 +293,9 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
     :param older_than_seconds: skip messages that are older than so many seconds instead, from 1. Default None.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic, subscription, and skipped: "all", the count, or "older than N s". A retry after a lost answer does
-    not skip `count` entries a second time; a task that had succeeded and is cleared skips the next ones.
+    Returns topic, subscription, and skipped: "all", the count, or "older than N s". A retry of a try that had
+    skipped skips nothing more, with `count` after a lost answer too. A task that had skipped and is cleared skips the
+    next ones.
     """
 
     template_fields: Sequence[str] = ("topic", "subscription", "count", "older_than_seconds")
@@ -307,50 +317,63 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         self.older_than_seconds = older_than_seconds
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        seconds = count = None
         skipped: object = "all"
         if self.older_than_seconds not in (None, ""):
             seconds = validation.whole("older_than_seconds", self.older_than_seconds)
-            admin.expire_messages(self.topic, self.subscription, seconds)
             skipped = f"older than {seconds} s"
         elif self.count not in (None, ""):
-            skipped = validation.whole("count", self.count)
-            self._skip(admin, context, skipped)
+            skipped = count = validation.whole("count", self.count)
         elif self._has_limit or not {"count", "older_than_seconds"}.isdisjoint(expanded_names(self)):
             # A template or result that rendered to nothing must not clear everything.
             validation.refuse("count and older_than_seconds rendered to nothing")
+        found = {"subscription": self.subscription, "skipped": skipped}
+        state = TaskState(context, "skip_request")
+        request = {"topic": self.topic, "subscription": self.subscription, "count": skipped}
+        noted = state.get() or {}
+        if noted != {**noted, **request}:
+            noted = {}
+        # Clearing a task raises its limit of tries, a retry does not.
+        max_tries = context["ti"].max_tries
+        if noted.get("done") == max_tries:
+            self.log.info("%s: an earlier try has done it", self._action())
+            return found
+        if seconds is not None:
+            admin.expire_messages(self.topic, self.subscription, seconds)
+        elif count is not None:
+            self._skip(admin, state, request, noted)
         else:
             admin.clear_backlog(self.topic, self.subscription)
-        return {"subscription": self.subscription, "skipped": skipped}
+        # Kept: this try can still fail before Airflow has recorded its success.
+        state.set({**request, "done": max_tries})
+        return found
 
-    def _skip(self, admin: AdminClient, context: Context, count: int) -> None:
+    def _skip(self, admin: AdminClient, state: TaskState, request: dict[str, Any], noted: Mapping[str, Any]) -> None:
         """Skip once: an earlier try's request whose answer was lost is not repeated if the broker has executed it."""
         from pulsar_native.exceptions import PulsarException, SubscriptionNotFound
 
+        count = request["count"]
         stats = admin.internal_stats(self.topic)
         cursors = stats.get("cursors", {})
         if self.subscription not in cursors:
             raise SubscriptionNotFound(f"there is no subscription {self.subscription!r}", topic=self.topic)
         at = _numbers(cursors[self.subscription]["markDeletePosition"])
-        state = TaskState(context, "skip_request")
-        request = {"topic": self.topic, "subscription": self.subscription, "count": count}
-        noted = state.get() or {}
         # One that moved less was moved by a consumer, or back by a reset.
-        if noted == {**noted, **request} and noted["at"] < at and noted["to"] <= at:
+        if "to" in noted and noted["at"] < at and noted["to"] <= at:
             self.log.warning(
                 "%s: the answer to an earlier try was lost, and the subscription has moved on by %d entries or more "
                 "since: they count as skipped",
                 self._action(),
                 count,
             )
-        else:
-            state.set({**request, "at": at, "to": _position_after(stats, at, count)})
-            try:
-                admin.skip_messages(self.topic, self.subscription, count)
-            except PulsarException as error:
-                if not _may_have_been_executed(error):
-                    state.delete()
-                raise
-        state.delete()
+            return
+        state.set({**request, "at": at, "to": _position_after(stats, at, count)})
+        try:
+            admin.skip_messages(self.topic, self.subscription, count)
+        except PulsarException as error:
+            if not _may_have_been_executed(error):
+                state.delete()
+            raise
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------

@@ -1,30 +1,39 @@
-"""Message sensor: waits for a message of a subscription that matches, hands it over, and acknowledges it on success."""
+"""Message sensor: waits for a message of a subscription that matches, acknowledges it, and returns it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import PokeReturnValue
+
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
+from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+# Key of the message that was acknowledged, in the task state.
+_STATE = "message_found"
+
 
 class MessageSensor(WatchingSensor):
     """Wait for a message that matches, and return it.
 
     The subscription knows which messages were handed over: it is created if it does not exist, and stays. The triggerer
-    acknowledges no match; the worker does so when it has the message, as its last step. So delivery is at least once.
+    acknowledges no match; the worker does so, after noting the message in the task's state. A retry returns the noted
+    message, a task that is cleared waits for another one. Delivery is at least once. Runs that overlap get different
+    messages by an exclusive subscription only: with another type set `max_active_runs=1`, or use a subscription per
+    run.
 
     :param topic: the topic, in any spelling; a partitioned one is read as a whole. Templated.
     :param subscription: the name of the subscription. Templated.
     :param match: conditions that all must hold: `key` (a text or a list), `properties` (names to texts or lists),
-        `jsonpath` (RFC 9535, on the decoded value). Default None: any message. Templated.
-    :param acknowledge: acknowledge the message on success. Default True. With False it is delivered again to the next
+        `jsonpath` (RFC 9535, on the decoded value, or on the JSON in its text). Default None: any message. Templated.
+    :param acknowledge: acknowledge the message. Default True. With False it is delivered again to the next
         consumer of the subscription, for instance to `ConsumeBatchOperator`.
     :param unmatched: what becomes of messages before it that do not match: keep (default; they are looked at again each
         time) or acknowledge.
@@ -69,6 +78,8 @@ class MessageSensor(WatchingSensor):
         self.initial_position = initial_position
         self.decode = decode
         self.value_limit_bytes = value_limit_bytes
+        self._noted: dict[str, Any] | None = None
+        self._taken: dict[str, Any] | None = None
         self.prepare()
 
     def condition(self) -> dict[str, Any]:
@@ -79,13 +90,55 @@ class MessageSensor(WatchingSensor):
         """Return the watcher."""
         return MessageWatcher(MessageCondition.of(**self.condition()))
 
-    def completed(self, context: Context, found: Any) -> dict[str, Any]:
-        """Acknowledge the message if wanted, and return it."""
+    # ---- acknowledgement ---------------------------------------------------------------------------------------------
+
+    def restore(self, context: Context) -> None:
+        """Read what an earlier try has noted; clearing a task raises its limit of tries, a retry does not."""
+        noted = TaskState(context, _STATE).get() if self.acknowledge else None
+        is_own = noted is not None and noted["wanted"] == self._wanted(context)
+        self._noted = noted["found"] if noted is not None and is_own else None
+
+    def _wanted(self, context: Context) -> dict[str, Any]:
+        return {"topic": self.topic, "subscription": self.subscription, "max_tries": context["ti"].max_tries}
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Check once, and acknowledge the message. Raises permanent errors only."""
+        if self._noted is not None:
+            return PokeReturnValue(True, self._noted)
+        looked = super().poke(context)
+        if looked and not self._acknowledged(context, looked.xcom_value):
+            return PokeReturnValue(False)
+        return looked
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+        """Return what an earlier try has noted, else the trigger's result, or raise its error."""
+        self._name_topic()
+        self.restore(context)
+        if self._noted is not None:
+            return self.completed(context, self._noted)
+        return super().execute_complete(context, event)
+
+    def completed(self, context: Context, found: Any) -> Any:
+        """Acknowledge the message if that is still to be done, and return it; look again if another run has it."""
+        if found is not self._taken and not self._acknowledged(context, found):
+            return self.execute(context)
+        return {name: value for name, value in found.items() if name != IDS}
+
+    def _acknowledged(self, context: Context, found: Any) -> bool:
+        """Acknowledge the message if wanted, and return True; return False if another run has it."""
         if self.acknowledge:
             from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
+            def note() -> None:
+                TaskState(context, _STATE).set({"wanted": self._wanted(context), "found": found})
+                self._noted = found
+
             action = f"Acknowledging {found['message_id']} of {found['topic']} as {self.subscription}"
+            before = None if found is self._noted else note
             with staged(action, "acknowledge"), PulsarHook(self.pulsar_conn_id).get_client() as client:
-                acknowledge_found(client, MessageCondition.of(**self.condition()), found)
+                if not acknowledge_found(client, MessageCondition.of(**self.condition()), found, before):
+                    self.log.info("Another run has acknowledged %s; waiting for the next one", found["message_id"])
+                    return False
             self.log.info("Acknowledged %s", found["message_id"])
-        return {name: value for name, value in found.items() if name != IDS}
+        self._taken = found
+        return True

@@ -14,7 +14,7 @@ import json
 import re
 from ast import literal_eval
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,8 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         Default 16384, at least 1024.
     :param subscription: name of the subscription. Default: made from this Airflow's deployment id, the asset, and the
         arguments. A name of your own keeps the position when arguments change; no other watcher may have it.
+        Watchers of several assets in one DAG file whose arguments are equal share one: give each its own where their
+        DAGs may be paused apart.
     :param initial_position: start of a subscription that does not exist yet: latest (default) or earliest.
     :param receiver_queue_size: limit of the messages received but not stored yet. Default 200. Airflow's
         `[triggerer] shared_stream_subscriber_queue_size` limits it too.
@@ -163,6 +165,18 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
                 raise
             return None
 
+    def _warn_of_several_assets(self) -> None:
+        """Warn of assets with one subscription: Airflow detaches those of paused DAGs from the trigger."""
+        with suppress(TypeError):
+            names = sorted(asset_names(self.asset_state_store))
+            if len(names) > 1:
+                self.log.warning(
+                    "The assets %s have equal watchers, and so one subscription: while the DAG of one is paused, it "
+                    "loses what the others get, or they lose it. To pause them apart, give each watcher a "
+                    "subscription= of its own",
+                    ", ".join(names),
+                )
+
     # ---- shared stream -----------------------------------------------------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
@@ -178,6 +192,7 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Send an event for each message: those that do not match are not in the stream."""
+        self._warn_of_several_assets()
         async for event in shared_stream:
             # A cancelled trigger stops at the yield. Airflow, which writes a line of its log before it queues the
             # event, counts a message as accepted whose trigger is cancelled meanwhile: pending tells the producer.

@@ -31,6 +31,7 @@ class TaskInstance:
     run_id: str = "a_run"
     map_index: int = -1
     try_number: int = 1
+    max_tries: int = 0
     xcoms: dict[str, Any] = field(default_factory=dict)
     stats_tags: dict[str, str] = field(default_factory=dict)
 

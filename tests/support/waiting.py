@@ -45,9 +45,9 @@ def complete(sensor: Any, trigger: Any, context: Any) -> Any:
     return sensor.execute_complete(context, asyncio.run(event_of(through_database(trigger))))
 
 
-def wait_with(sensor: Any, mode: str) -> Any:
+def wait_with(sensor: Any, mode: str, context: Any = None) -> Any:
     """Run a sensor to its end in the way of its mode, and return its result or raise its error."""
-    context = context_of(store=StateStore())
+    context = context_of(store=StateStore()) if context is None else context
     if mode == "start_from_trigger":
         module, _, name = sensor.start_trigger_args.trigger_cls.rpartition(".")
         kind = getattr(__import__(module, fromlist=[name]), name)

@@ -70,6 +70,21 @@ async def test_notifier_awaited(broker: Broker, topic: NewTopic) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("deadline_time", [datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01T00:00:00+00:00"])
+@pytest.mark.usefixtures("pulsar_conn")
+async def test_notifier_deadline_names_the_run(deadline_time: object, broker: Broker, topic: NewTopic) -> None:
+    """The context of a deadline alert has mappings, and the run's id by another name."""
+    name = topic()
+    run = {"dag_id": "d", "dag_run_id": "r", "state": "running", "logical_date": None, "conf": {}}
+    context: Any = {"dag_run": run, "deadline": {"id": "i", "deadline_time": deadline_time}}
+    await PulsarNotifier(topic=name, context=context)
+    (message,) = read_all(broker, name)
+    told = {"dag_id": "d", "run_id": "r", "state": "running", "deadline_time": "2026-01-01T00:00:00+00:00"}
+    assert json.loads(message.data()) == told
+    assert message.partition_key() == "d/r"
+    assert message.properties() == {"airflow.dag_id": "d", "airflow.run_id": "r"}
+
+
 @pytest.mark.parametrize(("given", "content"), [("text", b"text"), (b"\xff", b"\xff"), ([1], b"[1]"), (None, b"{}")])
 @pytest.mark.usefixtures("pulsar_conn")
 def test_notifier_message_kinds(given: object, content: bytes, broker: Broker, topic: NewTopic) -> None:

@@ -95,6 +95,34 @@ def test_create_topic_if_exists_fail_allows_a_retry(admin: AdminClient, topic: N
         run(PulsarCreateTopicOperator, **options)
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(ReadError("the answer is lost"), None), (ConnectError("there is no server"), "exists already")],
+    ids=["lost", "not sent"],
+)
+def test_create_topic_answer_lost_retry_succeeds(
+    error: PulsarException, message: str | None, admin: AdminClient, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, store = topic(), StateStore()
+    options: dict[str, Any] = {"topic": name, "if_exists": "fail"}
+
+    def fails(*arguments: Any) -> None:
+        create(*arguments)
+        raise error
+
+    create = AdminClient.create_topic
+    with monkeypatch.context() as patch, pytest.raises(AirflowException, match=error.message):
+        patch.setattr(AdminClient, "create_topic", fails)
+        run(PulsarCreateTopicOperator, context_of(store=store), **options)
+    if message is None:
+        assert run(PulsarCreateTopicOperator, context_of(store=store), **options)["created"] is False
+        return
+    # A request that was not sent has created nothing: the topic is another's, for every later try too.
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match=message):
+            run(PulsarCreateTopicOperator, context_of(store=store), **options)
+
+
 @pytest.mark.proves("A26")
 def test_delete_topic_in_use_needs_force(client: Client, topic: NewTopic) -> None:
     name = topic()
@@ -186,7 +214,7 @@ def test_skip_messages_retry_skips_once(
     run(PulsarSkipMessagesOperator, context_of(store=store), **place, count=2)
     assert backlog(admin, name) == 3
     # The task is cleared.
-    run(PulsarSkipMessagesOperator, context_of(store=store), **place, count=2)
+    run(PulsarSkipMessagesOperator, context_of(store=store, max_tries=1), **place, count=2)
     assert backlog(admin, name) == 1
     time.sleep(2.1)
     run(PulsarSkipMessagesOperator, **place, older_than_seconds=1)
@@ -194,6 +222,25 @@ def test_skip_messages_retry_skips_once(
     while backlog(admin, name):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("limit", "left"), [({"count": 2}, (2, 3, 1)), ({}, (0, 1, 0))], ids=["count", "all"])
+def test_skip_messages_done_retry_skips_nothing(
+    admin: AdminClient, client: Client, topic: NewTopic, limit: dict[str, Any], left: tuple[int, int, int]
+) -> None:
+    name, store = topic(), StateStore()
+    client.subscribe(name, "s").close()
+    publish(client, name, 4)
+
+    def left_after(max_tries: int) -> int:
+        context = context_of(store=store, max_tries=max_tries)
+        run(PulsarSkipMessagesOperator, context, topic=name, subscription="s", **limit)
+        return backlog(admin, name)
+
+    # The try dies before Airflow has recorded its success; later the task is cleared.
+    after_first = left_after(1)
+    publish(client, name, 1)
+    assert (after_first, left_after(1), left_after(3)) == left
 
 
 @pytest.mark.parametrize(

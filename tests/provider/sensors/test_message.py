@@ -12,9 +12,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_pulsar.sensors.message import MessageSensor
 from pulsar_native import AdminClient, Client, InitialPosition, Message
 from pulsar_native.exceptions import Timeout
+from pulsar_native.jobs.watching_message import acknowledge_found
 from pulsar_native.schema import AvroSchema
 from support.brokers import NewTopic
-from support.tasks import context_of
+from support.tasks import StateStore, context_of
 from support.waiting import MODES, complete, options_of, wait_with
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -98,9 +99,21 @@ def test_match_on_the_decoded_value(client: Client, topic: NewTopic) -> None:
     assert (found["value"], found["encoding"]) == ({"id": 3}, "json")
 
 
+@pytest.mark.parametrize("decode", ["auto", "text"])
+def test_match_jsonpath_reads_text_as_json(decode: str, client: Client, topic: NewTopic) -> None:
+    name = topic()
+    deep = b"[" * 100_000
+    publish(client, name, ("a", b"free"), ("a", b"\xff"), ("a", deep), ("a", b'{"status": "paid"}'), ("a", b"an ERROR"))
+    found = wait_with(sensor(name, match={"jsonpath": "@.status == 'paid'"}, decode=decode), "poke")
+    assert (found["value"], found["encoding"]) == ('{"status": "paid"}', "text")
+    # Text that is not JSON is tested as it is.
+    found = wait_with(sensor(name, match={"jsonpath": "search(@, 'ERROR')"}, decode=decode), "deferrable")
+    assert found["value"] == "an ERROR"
+
+
 def test_undecodable_message_matches_by_key_only(client: Client, topic: NewTopic) -> None:
     name = topic()
-    publish(client, name, ("a", b"\xff\x00"), ("a", b'{"id": 1}'))
+    publish(client, name, ("a", b"\xff\x00"), ("a", b"[" * 100_000), ("a", b'{"id": 1}'))
     by_value = sensor(name, match={"key": "a", "jsonpath": "$.id"}, decode="json", acknowledge=False)
     assert wait_with(by_value, "poke")["value"] == {"id": 1}
     found = wait_with(sensor(name, match={"key": "a"}, decode="json"), "deferrable")
@@ -129,6 +142,59 @@ def test_resume_that_fails_keeps_the_message(client: Client, topic: NewTopic, mo
         wait_with(made, "start_from_trigger")
     monkeypatch.undo()
     assert left_in(client, name) == [b"1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_retry_returns_the_acknowledged_message(mode: str, client: Client, topic: NewTopic) -> None:
+    name, store = topic(), StateStore()
+    publish(client, name, ("a", b"1"), ("a", b"2"), ("a", b"3"))
+    # The first try dies before Airflow has recorded its success; later the task is cleared.
+    for max_tries, value in ((1, "1"), (1, "1"), (3, "2")):
+        context = context_of(store=store, max_tries=max_tries)
+        assert wait_with(sensor(name, mode), mode, context)["value"] == value
+    assert left_in(client, name) == [b"3"]
+
+
+@pytest.mark.parametrize("silent_fail", [False, True])
+def test_receipt_lost_returns_the_same_message(
+    silent_fail: bool, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, store = topic(), StateStore()
+    publish(client, name, ("a", b"1"), ("a", b"2"))
+
+    errors = [OSError("no route")]
+
+    def receipt_lost(*arguments: Any) -> bool:
+        done = acknowledge_found(*arguments)
+        if errors:
+            raise errors.pop()
+        return done
+
+    monkeypatch.setattr("airflow_provider_pulsar.sensors.message.acknowledge_found", receipt_lost)
+    if not silent_fail:
+        with pytest.raises(AirflowException, match="no route"):
+            wait_with(sensor(name), "poke", context_of(store=store))
+    assert wait_with(sensor(name, silent_fail=silent_fail), "poke", context_of(store=store))["value"] == "1"
+    assert left_in(client, name) == [b"2"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_message_of_another_run_is_left_to_it(
+    mode: str, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(partitions=2)
+    publish(client, name, ("a", b"1"), ("a", b"2"))
+    acknowledged: list[str] = []
+
+    def overtaken(*arguments: Any) -> bool:
+        if not acknowledged:
+            acknowledge_found(*arguments[:3])
+        acknowledged.append(arguments[2]["value"])
+        return acknowledge_found(*arguments)
+
+    monkeypatch.setattr("airflow_provider_pulsar.sensors.message.acknowledge_found", overtaken)
+    assert wait_with(sensor(name, mode), mode)["value"] == "2"
+    assert acknowledged == ["1", "2"] and left_in(client, name) == []
 
 
 @pytest.mark.proves("K8")

@@ -19,6 +19,7 @@ from airflow.sdk.definitions.asset import AssetUriRef
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.sdk.log import mask_secret
 from airflow.triggers.shared_stream import SharedStreamManager, reject_shared_stream_event
+from structlog.testing import capture_logs
 
 from airflow_provider_pulsar.triggers.msg_queue import (
     PulsarMessageQueueTrigger,
@@ -548,3 +549,18 @@ def test_watcher_asset_is_known_or_refused() -> None:
     assert asset_names(None) == []
     with pytest.raises(TypeError, match="subscription="):
         asset_names(object())
+
+
+@pytest.mark.parametrize(("assets", "warned"), [(["b", "a"], ["a, b"]), (["a"], []), ([], [])])
+async def test_watcher_of_several_assets_warns(assets: list[str], warned: list[str]) -> None:
+    trigger = PulsarMessageQueueTrigger("t")
+    trigger.asset_state_store = AssetStateStoreAccessors(inlets=[*map(Asset, assets)])
+
+    async def nothing() -> AsyncIterator[Any]:
+        for event in ():
+            yield event
+
+    with capture_logs() as lines:
+        assert [event async for event in trigger.filter_shared_stream(nothing())] == []
+    found = [(line["log_level"], line["event"].partition(" have")[0]) for line in lines]
+    assert found == [("warning", f"The assets {each}") for each in warned]
