@@ -86,8 +86,9 @@ SUITES = (
     # of one group, which share a broker.
     Suite("compat", ("dev",), processes=2, dist="loadgroup"),
     Suite("spark", ("spark",), processes=2),
-    # The same on the oldest Spark that ours allows, without the tests of what it lacks (mark needs_spark).
-    Suite("spark-oldest", ("spark-oldest",), processes=2, again="spark"),
+    # The same on the oldest Spark that ours allows, without the tests of what it lacks (mark needs_spark). Benchmarks
+    # always run on the newest one.
+    Suite("spark-oldest", ("spark-oldest", "spark"), processes=2, again="spark"),
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
     # Two processes have an Airflow of their own and wait for it most of the time; the third one runs the other files.
