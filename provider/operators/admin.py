@@ -243,7 +243,8 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
     :param excluded: with an id, begin after its message. Default False.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic, subscription and position. A retry moves it to the same place.
+    Returns topic, subscription and position. A retry of a try that had moved it changes nothing; a task that is cleared
+    moves it again.
     """
 
     template_fields: Sequence[str] = ("topic", "subscription", "timestamp", "position")
@@ -279,8 +280,17 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
             target = _position(self.position)
             if target.partition() >= 0 and not TopicName.parse(topic).is_partition:
                 topic = TopicName.parse(topic).with_partition(target.partition()).full
+        found = {"topic": topic, "subscription": self.subscription, "position": str(target)}
+        state = TaskState(context, "cursor_reset")
+        # Clearing a task raises its limit of tries, a retry does not.
+        done = {**found, "excluded": self.excluded, "done": context["ti"].max_tries}
+        if state.get() == done:
+            self.log.info("%s: an earlier try has done it", self._action())
+            return found
         admin.reset_cursor(topic, self.subscription, target, excluded=self.excluded)
-        return {"topic": topic, "subscription": self.subscription, "position": str(target)}
+        # This try can still fail before Airflow has recorded its success, and consumers go on meanwhile.
+        state.set(done)
+        return found
 
 
 class PulsarSkipMessagesOperator(_SubscriptionOperator):

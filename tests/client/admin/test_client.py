@@ -503,7 +503,7 @@ def test_client_threads_pickle_fork(broker: Broker) -> None:
     assert os.waitpid(child, 0) == (child, 0)
 
 
-@pytest.mark.parametrize("given", ["token:topsecret", "", 0, {}, object()], ids=repr)
+@pytest.mark.parametrize("given", ["token:topsecret", "", 0, {}, object], ids=repr)
 def test_authentication_of_other_type_raises(given: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="authentication must be an Authentication object, not") as caught:
         AdminClient("http://127.0.0.1:1", given)

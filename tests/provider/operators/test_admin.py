@@ -192,6 +192,30 @@ def test_reset_cursor_to_a_time(admin: AdminClient, client: Client, topic: NewTo
     assert sum(part["subscriptions"]["s"]["msgBacklog"] for part in parts) == 2
 
 
+@pytest.mark.parametrize(
+    ("place", "left"),
+    [({"position": "latest"}, (0, 1, 0)), ({"position": "earliest"}, (4, 1, 5)), ({"timestamp": 1}, (4, 1, 5))],
+    ids=["latest", "earliest", "time"],
+)
+def test_reset_cursor_done_retry_changes_nothing(
+    admin: AdminClient, client: Client, topic: NewTopic, place: dict[str, Any], left: tuple[int, int, int]
+) -> None:
+    name, store = topic(), StateStore()
+    client.subscribe(name, "s").close()
+    publish(client, name, 4)
+
+    def left_after(max_tries: int) -> int:
+        context = context_of(store=store, max_tries=max_tries)
+        run(PulsarResetCursorOperator, context, topic=name, subscription="s", **place)
+        return backlog(admin, name)
+
+    # The try dies before Airflow has recorded its success, while others consume; later the task is cleared.
+    after_first = left_after(1)
+    admin.clear_backlog(name, "s")
+    publish(client, name, 1)
+    assert (after_first, left_after(1), left_after(3)) == left
+
+
 @pytest.mark.proves("A26")
 def test_skip_messages_retry_skips_once(
     admin: AdminClient, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
