@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 # Seconds until reads use what was compacted.
 _USE_SECONDS = 30.0
+_DONE_BEFORE = "%s: an earlier try has done it"
 
 
 class _AdminOperator(BaseOperator):
@@ -282,10 +283,9 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
                 topic = TopicName.parse(topic).with_partition(target.partition()).full
         found = {"topic": topic, "subscription": self.subscription, "position": str(target)}
         state = TaskState(context, "cursor_reset")
-        # Clearing a task raises its limit of tries, a retry does not.
-        done = {**found, "excluded": self.excluded, "done": context["ti"].max_tries}
+        done = _done({**found, "excluded": self.excluded}, context)
         if state.get() == done:
-            self.log.info("%s: an earlier try has done it", self._action())
+            self.log.info(_DONE_BEFORE, self._action())
             return found
         admin.reset_cursor(topic, self.subscription, target, excluded=self.excluded)
         # This try can still fail before Airflow has recorded its success, and consumers go on meanwhile.
@@ -340,22 +340,19 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         found = {"subscription": self.subscription, "skipped": skipped}
         state = TaskState(context, "skip_request")
         request = {"topic": self.topic, "subscription": self.subscription, "count": skipped}
+        done = _done(request, context)
         noted = state.get() or {}
-        if noted != {**noted, **request}:
-            noted = {}
-        # Clearing a task raises its limit of tries, a retry does not.
-        max_tries = context["ti"].max_tries
-        if noted.get("done") == max_tries:
-            self.log.info("%s: an earlier try has done it", self._action())
+        if noted == done:
+            self.log.info(_DONE_BEFORE, self._action())
             return found
         if seconds is not None:
             admin.expire_messages(self.topic, self.subscription, seconds)
         elif count is not None:
-            self._skip(admin, state, request, noted)
+            self._skip(admin, state, request, noted if noted == {**noted, **request} else {})
         else:
             admin.clear_backlog(self.topic, self.subscription)
         # Kept: this try can still fail before Airflow has recorded its success.
-        state.set({**request, "done": max_tries})
+        state.set(done)
         return found
 
     def _skip(self, admin: AdminClient, state: TaskState, request: dict[str, Any], noted: Mapping[str, Any]) -> None:
@@ -607,6 +604,11 @@ def _position_after(stats: Mapping[str, Any], at: list[int], count: int) -> list
         if there:
             position, count = [ledger, first + there - 1], count - there
     return position
+
+
+def _done(request: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Return the note of a request that is done. Clearing a task raises its limit of tries, a retry does not."""
+    return {**request, "done": context["ti"].max_tries}
 
 
 def _may_have_been_executed(error: PulsarException) -> bool:

@@ -1,4 +1,4 @@
-"""What an authentication plug-in returns besides `auth_data`, checked: one of the application may return anything.
+"""Answers of an authentication plug-in besides `auth_data`, checked: one of the application may return anything.
 
 Rules: all functions block as the plug-in does, never on the loop; no error has the text of a header or of what the
 plug-in raised, which may be a secret.

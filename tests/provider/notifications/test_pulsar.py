@@ -79,8 +79,8 @@ async def test_notifier_deadline_names_the_run(deadline_time: object, broker: Br
     context: Any = {"dag_run": run, "deadline": {"id": "i", "deadline_time": deadline_time}}
     await PulsarNotifier(topic=name, context=context)
     (message,) = read_all(broker, name)
-    told = {"dag_id": "d", "run_id": "r", "state": "running", "deadline_time": "2026-01-01T00:00:00+00:00"}
-    assert json.loads(message.data()) == told
+    expected = {"dag_id": "d", "run_id": "r", "state": "running", "deadline_time": "2026-01-01T00:00:00+00:00"}
+    assert json.loads(message.data()) == expected
     assert message.partition_key() == "d/r"
     assert message.properties() == {"airflow.dag_id": "d", "airflow.run_id": "r"}
 

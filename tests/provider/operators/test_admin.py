@@ -56,6 +56,21 @@ def backlog(admin: AdminClient, topic: str) -> int:
     return admin.stats(topic, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"]
 
 
+def tries(admin: AdminClient, client: Client, topic: str, operator: type[Any], **options: Any) -> Callable[[int], int]:
+    """Publish 4 messages, and return a function that runs a try of a task, with its limit of tries, and returns how
+    many messages are left then.
+    """
+    store = StateStore()
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 4)
+
+    def left_after(max_tries: int) -> int:
+        run(operator, context_of(store=store, max_tries=max_tries), topic=topic, subscription="s", **options)
+        return backlog(admin, topic)
+
+    return left_after
+
+
 # ---- topics ----------------------------------------------------------------------------------------------------------
 
 
@@ -200,15 +215,8 @@ def test_reset_cursor_to_a_time(admin: AdminClient, client: Client, topic: NewTo
 def test_reset_cursor_done_retry_changes_nothing(
     admin: AdminClient, client: Client, topic: NewTopic, place: dict[str, Any], left: tuple[int, int, int]
 ) -> None:
-    name, store = topic(), StateStore()
-    client.subscribe(name, "s").close()
-    publish(client, name, 4)
-
-    def left_after(max_tries: int) -> int:
-        context = context_of(store=store, max_tries=max_tries)
-        run(PulsarResetCursorOperator, context, topic=name, subscription="s", **place)
-        return backlog(admin, name)
-
+    name = topic()
+    left_after = tries(admin, client, name, PulsarResetCursorOperator, **place)
     # The try dies before Airflow has recorded its success, while others consume; later the task is cleared.
     after_first = left_after(1)
     admin.clear_backlog(name, "s")
@@ -252,15 +260,8 @@ def test_skip_messages_retry_skips_once(
 def test_skip_messages_done_retry_skips_nothing(
     admin: AdminClient, client: Client, topic: NewTopic, limit: dict[str, Any], left: tuple[int, int, int]
 ) -> None:
-    name, store = topic(), StateStore()
-    client.subscribe(name, "s").close()
-    publish(client, name, 4)
-
-    def left_after(max_tries: int) -> int:
-        context = context_of(store=store, max_tries=max_tries)
-        run(PulsarSkipMessagesOperator, context, topic=name, subscription="s", **limit)
-        return backlog(admin, name)
-
+    name = topic()
+    left_after = tries(admin, client, name, PulsarSkipMessagesOperator, **limit)
     # The try dies before Airflow has recorded its success; later the task is cleared.
     after_first = left_after(1)
     publish(client, name, 1)
