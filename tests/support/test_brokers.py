@@ -21,6 +21,7 @@ from support.brokers import (
     broker_of_runner,
     shared_by_run,
 )
+from support.cursors import wait_for_stored_acknowledgement
 from support.relay import Command, NewRelay
 
 pulsar = pytest.importorskip("pulsar")
@@ -171,6 +172,7 @@ def trimmed(broker: Broker) -> list[bytes]:
     producer.send(b"done with")
     consumer.acknowledge_cumulative(consumer.receive(10_000))
     consumer.close()
+    wait_for_stored_acknowledgement(broker, topic, "only")
     # The next message goes to a ledger of its own; the one before it can then be given up.
     broker.admin("PUT", f"{name}/unload")
     producer.send(b"still open")

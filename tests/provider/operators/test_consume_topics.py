@@ -15,6 +15,7 @@ from broker import Standalone
 from pulsar_native import AdminClient, Client
 from support.brokers import Broker, NewTopic
 from support.consuming import consume, fill, texts
+from support.cursors import wait_for_stored_acknowledgement
 from support.tasks import clear_and_run, context_of, dag_in, states_of, xcom_of
 
 # ---- topics that are not there ---------------------------------------------------------------------------------------
@@ -259,6 +260,7 @@ def test_default_broker_names_trimmed_messages(
     fill(default_client, name, range(5))
     consume(name, path).execute(context_of())
     path.unlink()
+    wait_for_stored_acknowledgement(default_broker, name, "sub")
     # An unload closes the ledger, and everything in it is acknowledged.
     with AdminClient(default_broker.admin_url) as admin:
         admin.unload(name)
