@@ -33,10 +33,11 @@ class Clock:
         return getattr(real, name)
 
 
-def stopped_clock(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> Clock:
-    """Give a module, which says `import time`, a clock of its own until the test's end."""
+def stopped_clock(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Clock:
+    """Give modules, which say `import time`, a clock of their own until the test's end."""
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
+    for module in modules:
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

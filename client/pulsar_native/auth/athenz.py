@@ -13,7 +13,6 @@ import os
 import secrets
 import socket
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeGuard
@@ -25,6 +24,7 @@ from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.parameters import parse_parameters
 from pulsar_native.auth.reference import SecretReference
 from pulsar_native.auth.tls import client_tls_context
+from pulsar_native.auth.token_cache import FetchedToken, TokenCache
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -103,12 +103,7 @@ class AuthenticationAthenz(Authentication):
             principal_header=given.get("principalHeader") or "Athenz-Principal-Auth",
             trust_certs_file_path=given.get("caCert"),
         )
-        self._prepare()
-
-    def _prepare(self) -> None:
-        self._token: RoleToken | None = None
-        self._lock = threading.Lock()
-        self._lock_pid = os.getpid()
+        self._cache = TokenCache()
 
     def auth_data(self) -> bytes:
         """Return the role token, fetched when there is none or the last one is about to expire.
@@ -116,32 +111,17 @@ class AuthenticationAthenz(Authentication):
         Blocking for a fetch, at most 30 s. Raises `AuthenticationError` when the server refuses, `ConnectError` or
         `Timeout` when it cannot be reached, `ErrorGettingAuthenticationData` when the key or the response is unusable.
         """
-        return self._role_token().encode()
+        return self._cache.get(self._fetch).encode()
 
     def http_headers(self) -> dict[str, str]:
         """Return the header with the role token; blocking as `auth_data`."""
-        return {self._role_header: self._role_token()}
+        return {self._role_header: self._cache.get(self._fetch)}
 
     def secrets(self) -> list[str]:
         """Return the last role token."""
-        return [self._token.token] if self._token else []
+        return [self._cache.last] if self._cache.last else []
 
-    def _role_token(self) -> str:
-        if os.getpid() != self._lock_pid:
-            # A fork may have copied the lock while another thread held it.
-            self._lock, self._lock_pid = threading.Lock(), os.getpid()
-        with self._lock:
-            token, now = self._token, time.time()
-            if token is not None and now < token.expiry_time - _EARLY_SECONDS:
-                return token.token
-            try:
-                self._token = token = self._fetched()
-            except PulsarException:
-                if token is None or now >= token.expiry_time:
-                    raise
-            return token.token
-
-    def _fetched(self) -> RoleToken:
+    def _fetch(self) -> FetchedToken:
         try:
             found = self._zts.role_token(self._provider_domain)
         except PulsarException:
@@ -156,7 +136,7 @@ class AuthenticationAthenz(Authentication):
                 f"The ZTS client gave no usable role token ({type(found).__name__}): it must return a RoleToken with "
                 "ASCII text and its expiry_time in seconds since the epoch"
             )
-        return RoleToken(token, float(ends))
+        return FetchedToken(token, float(ends) - _EARLY_SECONDS, float(ends))
 
     def __reduce__(self) -> tuple[object, ...]:
         if isinstance(self._zts, HttpZtsClient) and self._zts.holds_a_literal_key():

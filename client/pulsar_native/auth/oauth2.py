@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import ipaddress
-import os
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
@@ -24,6 +21,7 @@ from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.parameters import parse_parameters
 from pulsar_native.auth.reference import SecretReference
 from pulsar_native.auth.tls import client_tls_context
+from pulsar_native.auth.token_cache import FetchedToken, TokenCache
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -103,13 +101,6 @@ class _Parameters:
         return bool(self.client_secret) or self.private_key.startswith("data:")
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    text: str = field(repr=False)
-    refresh_at: float
-    ends_at: float
-
-
 class AuthenticationOauth2(Authentication):
     """Authenticate with a token of an OAuth2 issuer, fetched with the client credentials grant.
 
@@ -152,11 +143,7 @@ class AuthenticationOauth2(Authentication):
         return made
 
     def _prepare(self) -> None:
-        self._token: _Token | None = None
-        # Of the last fetch, if it failed.
-        self._failure: Exception | None = None
-        self._lock = threading.Lock()
-        self._lock_pid = os.getpid()
+        self._cache = TokenCache()
 
     def check(self) -> None:
         """Raise `InvalidConfiguration` for parameters that cannot be used, without waiting for the first use."""
@@ -170,15 +157,15 @@ class AuthenticationOauth2(Authentication):
         refuses, `ConnectError` or `Timeout` when it cannot be reached, `ErrorGettingAuthenticationData` when its
         response is unusable.
         """
-        return self._access_token().encode()
+        return self._cache.get(self._fetch).encode()
 
     def http_headers(self) -> dict[str, str]:
         """Return the bearer header; blocking as `auth_data`."""
-        return {"Authorization": f"Bearer {self._access_token()}"}
+        return {"Authorization": f"Bearer {self._cache.get(self._fetch)}"}
 
     def secrets(self) -> list[str]:
         """Return the client secret and its encoded forms, the last token, and a private key passed as data."""
-        found = [self._token.text] if self._token else []
+        found = [self._cache.last] if self._cache.last else []
         try:
             parameters = self._current_parameters()
             found += _secret_forms(*_client_of(parameters))
@@ -189,38 +176,6 @@ class AuthenticationOauth2(Authentication):
             found.append(parameters.private_key.partition(",")[2])
         return found
 
-    def _access_token(self) -> str:
-        known_failure = self._failure
-        with self._fork_safe_lock():
-            token, now = self._token, time.time()
-            if token is not None and now < token.refresh_at:
-                return token.text
-            try:
-                self._token = token = self._fetch_once(known_failure)
-            except Exception:
-                if token is None or time.time() >= token.ends_at:
-                    raise
-            return token.text
-
-    def _fork_safe_lock(self) -> threading.Lock:
-        # A child forked during a fetch inherits the lock as held by a thread it does not have.
-        if self._lock_pid != os.getpid():
-            self._lock, self._lock_pid = threading.Lock(), os.getpid()
-        return self._lock
-
-    def _fetch_once(self, known_failure: Exception | None) -> _Token:
-        """Fetch a token, or raise the error of the fetch that the caller has waited for. With the lock."""
-        if self._failure is not None and self._failure is not known_failure:
-            raise copy.copy(self._failure)
-        try:
-            token = self._fetch()
-        except Exception as error:
-            # A copy for each caller, which may complete it; without the traceback, whose frames refer to the secret.
-            self._failure = copy.copy(error)
-            raise
-        self._failure = None
-        return token
-
     def _current_parameters(self) -> _Parameters:
         if self._parameters is not None:
             return self._parameters
@@ -229,7 +184,7 @@ class AuthenticationOauth2(Authentication):
         assert self._reference is not None
         return _Parameters.parse(self._reference.read(), str(self._reference))
 
-    def _fetch(self) -> _Token:
+    def _fetch(self) -> FetchedToken:
         parameters = self._current_parameters()
         client = _client_of(parameters)
         issuer = _Issuer(parameters, time.monotonic() + _FETCH_TIMEOUT_SECONDS, _secret_forms(*client))
@@ -303,7 +258,7 @@ class _Issuer:
         return ErrorGettingAuthenticationData(message)
 
 
-def _token_of(answer: Mapping[str, object], asked_at: float) -> _Token:
+def _token_of(answer: Mapping[str, object], asked_at: float) -> FetchedToken:
     text, lifetime = answer.get("access_token"), answer.get("expires_in")
     if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text or " " in text:
         raise ErrorGettingAuthenticationData("The answer of the OAuth2 issuer has no usable access_token")
@@ -314,7 +269,7 @@ def _token_of(answer: Mapping[str, object], asked_at: float) -> _Token:
     # An int of JSON may exceed every float.
     lifetime = min(lifetime, sys.float_info.max)
     # A margin of a tenth of the lifetime, at most a minute, for latency to the broker and for clock skew.
-    return _Token(text, asked_at + lifetime - min(60.0, lifetime / 10), asked_at + lifetime)
+    return FetchedToken(text, asked_at + lifetime - min(60.0, lifetime / 10), asked_at + lifetime)
 
 
 def _client_of(parameters: _Parameters) -> tuple[str, str]:

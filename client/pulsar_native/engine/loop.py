@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from pulsar_native._callback_errors import cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.eager_call import EagerCall, leave_thread
 from pulsar_native.engine.waiter import Wait
@@ -353,6 +354,20 @@ def create_task(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
     An eager task would take its first step within the caller, which may hold a lock. On the loop only.
     """
     return asyncio.Task(coroutine, loop=loop)
+
+
+async def wait_for_shared(task: asyncio.Task[T]) -> T:
+    """Wait for a task that others may wait for, too, so that the caller's cancellation does not end it. On the loop
+    only.
+
+    A task that was cancelled itself raises `AlreadyClosed`: the client's end cancels such tasks, but nobody the caller.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError as error:
+        if task.cancelled() and not cancels_task(error):
+            raise AlreadyClosed("The client was closed meanwhile") from None
+        raise
 
 
 async def to_plugin_thread(function: Callable[..., T], *args: Any) -> T:

@@ -13,11 +13,10 @@ import asyncio
 import copy
 import random
 
-from pulsar_native._callback_errors import cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, wait_for_shared
 from pulsar_native.engine.metrics.meter import NetworkMeter
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
@@ -93,17 +92,12 @@ class ConnectionPool:
             self._connections[key] = task
         # One caller's cancellation must not end the attempt the others wait for.
         try:
-            connection = await asyncio.shield(task)
-            connection.touch()
-            return connection
-        except asyncio.CancelledError as error:
-            if task.cancelled() and not cancels_task(error):
-                # By `close`: nobody has cancelled the caller.
-                raise AlreadyClosed("The client was closed meanwhile") from None
-            raise
+            connection = await wait_for_shared(task)
         except PulsarException as error:
             # Several callers may wait for one attempt, and each adds its own context to the error.
             raise copy.copy(error) from error
+        connection.touch()
+        return connection
 
     def only_connection(self, logical: Address, physical: Address) -> Connection | None:
         """Return the connection that `get` returns each time, None while there is none, or where it may be another."""

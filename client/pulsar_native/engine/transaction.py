@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pulsar_native._callback_errors import cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.loop import wait_for_shared
 from pulsar_native.engine.transaction_coordinator import ASSIGN_TOPIC, Coordinator
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import (
-    AlreadyClosed,
     ConnectError,
     InvalidTxnStatusError,
     NotConnected,
@@ -499,14 +498,7 @@ class Transactions:
             task = self._client.engine.spawn(_opened(Coordinator(self._client, number)))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._coordinators[number] = task
-        # Another caller may wait for it, too.
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled() and not cancels_task(error):
-                # By `abandon`: nobody has cancelled the caller.
-                raise AlreadyClosed("The client was closed meanwhile") from None
-            raise
+        return await wait_for_shared(task)
 
     async def _count_coordinators(self, deadline: float) -> int:
         try:

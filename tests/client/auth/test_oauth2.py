@@ -24,7 +24,7 @@ import pytest
 from broker import Standalone
 from broker_keys import make_certificates
 from pulsar_native.admin import AdminClient
-from pulsar_native.auth import AuthenticationOauth2, oauth2
+from pulsar_native.auth import AuthenticationOauth2, oauth2, token_cache
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -118,7 +118,7 @@ def test_oauth2_client_credentials_grant(issuer: Issuer) -> None:
 
 
 def test_oauth2_token_cached_until_expiry(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = stopped_clock(monkeypatch, oauth2)
+    clock = stopped_clock(monkeypatch, oauth2, token_cache)
     issuer.lifetime = 2
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert {plugin.auth_data() for _ in range(10)} == {b"token-0"}
@@ -152,7 +152,7 @@ def test_oauth2_huge_lifetime_caches_token(issuer: Issuer, lifetime: object) -> 
 
 
 def test_oauth2_valid_token_survives_unexpected_error(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = stopped_clock(monkeypatch, oauth2)
+    clock = stopped_clock(monkeypatch, oauth2, token_cache)
     issuer.lifetime = 3
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert plugin.auth_data() == b"token-0"
@@ -169,7 +169,7 @@ def test_oauth2_valid_token_survives_unexpected_error(issuer: Issuer, monkeypatc
 
 
 def test_oauth2_valid_token_survives_failing_issuer(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = stopped_clock(monkeypatch, oauth2)
+    clock = stopped_clock(monkeypatch, oauth2, token_cache)
     issuer.lifetime = 3
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert plugin.auth_data() == b"token-0"
@@ -197,13 +197,13 @@ def test_oauth2_threads_fetch_once(issuer: Issuer) -> None:
 def test_oauth2_failure_shared_by_waiting_threads(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     issuer.go, issuer.failure = threading.Event(), Answer(503)
     plugin = AuthenticationOauth2(parameters(issuer.url))
-    arrived, lock = threading.Semaphore(0), plugin._fork_safe_lock
+    arrived, lock = threading.Semaphore(0), plugin._cache._fork_safe_lock
 
     def arriving_lock() -> threading.Lock:
         arrived.release()
         return lock()
 
-    monkeypatch.setattr(plugin, "_fork_safe_lock", arriving_lock)
+    monkeypatch.setattr(plugin._cache, "_fork_safe_lock", arriving_lock)
     with ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(plugin.auth_data) for _ in range(8)]
         assert all(arrived.acquire(timeout=10) for _ in calls)

@@ -28,6 +28,7 @@ from pulsar_native.engine.loop import (
     check_generation,
     release_thread_engine,
     to_plugin_thread,
+    wait_for_shared,
 )
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
@@ -332,6 +333,30 @@ def plugin_threads() -> list[threading.Thread]:
 
 
 @pytest.mark.asyncio
+async def test_shared_task_outlives_a_cancelled_caller() -> None:
+    release = asyncio.Event()
+    task = asyncio.create_task(release.wait())
+    first, second = (asyncio.create_task(wait_for_shared(task)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    release.set()
+    assert await second is True
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_shared_task_cancelled_is_not_the_callers_cancellation(is_cancelled: bool) -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    caller = asyncio.create_task(wait_for_shared(task))
+    await asyncio.sleep(0)
+    task.cancel()
+    if is_cancelled:
+        caller.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else AlreadyClosed):
+        await caller
+
+
 async def test_plugin_threads_blocked_leave_default_executor() -> None:
     release, done = threading.Event(), []
     # More than there are threads, also in the default executor of a large machine.

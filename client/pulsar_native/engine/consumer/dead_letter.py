@@ -22,6 +22,7 @@ from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.consumer.ack_receipts import Done, completing
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.loop import wait_for_shared
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_native.message import Message, OutgoingMessage, copied_key
@@ -333,12 +334,7 @@ class DeadLetterRouter:
         if task is None:
             task = self._context.engine.spawn(self._open(*key))
             self._producers[key] = task
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise AlreadyClosed("The consumer was closed meanwhile", topic=self._context.topic.full) from None
-            raise
+        return await wait_for_shared(task)
 
     async def _open(self, topic: str, version: bytes | None) -> TopicProducer:
         client = self._client
