@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from pulsar_native.exceptions import InvalidTopicName
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import StreamOptions
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES
+from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer
@@ -43,6 +45,10 @@ _STREAM_ARGUMENTS = (
     "max_redeliver_count",
     "dead_letter_topic",
 )
+
+
+# Arguments that operators render.
+_NAMES = ("topic", "topic_pattern", "subscription", "dead_letter_topic", "pulsar_conn_id")
 
 
 class WatcherRefused(TypeError, ValueError):
@@ -244,12 +250,24 @@ def asset_names(store: object) -> list[str]:
 
 def _checked(arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for wrong arguments."""
-    stream_options(arguments, arguments.get("subscription", "default"))
+    options = stream_options(arguments, arguments.get("subscription", "default"))
+    _check_names([*options.topics, *([options.dead_letter_topic] if options.dead_letter_topic else [])])
+    for name in _NAMES:
+        if "{{" in str(arguments.get(name, "")):
+            raise ValueError(f"{name}={arguments[name]!r} is a template: the arguments of a watcher are not rendered")
     MessageMatch(arguments.get("match"))
     validation.text("pulsar_conn_id", arguments.get("pulsar_conn_id", "pulsar_default"))
     _canonical(arguments)
     if (path := arguments.get("match_function")) is not None:
         check_allowed(path)
+
+
+def _check_names(topics: Sequence[str]) -> None:
+    for topic in topics:
+        try:
+            TopicName.parse(topic)
+        except InvalidTopicName as error:
+            raise ValueError(str(error)) from error
 
 
 def _canonical(arguments: Mapping[str, Any]) -> str:
