@@ -19,7 +19,7 @@ from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.lookup import BrokerOfTopic
-from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout, log_text
+from pulsar_native.exceptions import AlreadyClosed, ConnectError, NotConnected, PulsarException, Timeout, log_text
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
@@ -301,6 +301,9 @@ class Handler(ABC):
             raise
         except PulsarException as error:
             error.topic = self.topic.full
+            if isinstance(error, ConnectError):
+                # A connection that the client's own end has closed: another try would not help.
+                self._check_alive()
             raise
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:

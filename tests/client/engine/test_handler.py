@@ -13,6 +13,7 @@ from pulsar_native.engine.handler import Handler, State
 from pulsar_native.exceptions import (
     AlreadyClosed,
     AuthorizationError,
+    ConnectError,
     NotConnected,
     PulsarException,
     ServiceUnitNotReady,
@@ -204,6 +205,25 @@ async def test_request_time_out_names_option_and_handler(fake: FakeBroker, cores
     with pytest.raises(Timeout, match=r"the handler: .*operation_timeout_seconds \(0\.05\)") as caught:
         await handler.ask(request_id, frame, handler.connections[0], pb.CommandLookupTopicResponse)
     assert caught.value.topic == "persistent://public/default/t"
+
+
+@pytest.mark.parametrize(
+    ("state", "error"), [(State.CLOSED, AlreadyClosed), (State.READY, ConnectError)], ids=["closed", "open"]
+)
+async def test_request_on_a_connection_closed_by_the_end(
+    fake: FakeBroker, cores: Cores, state: State, error: type[PulsarException]
+) -> None:
+    handler = Attached(cores(fake.url))
+    await handler.open()
+    request_id, (connection,) = handler.client.next_request_id(), handler.connections
+    frame = commands.lookup("persistent://public/default/t", request_id, authoritative=False, listener_name=None)
+    fake.answers[Kind.LOOKUP] = swallow
+    asked = asyncio.create_task(handler.ask(request_id, frame, connection, pb.CommandLookupTopicResponse))
+    await until(lambda: len(fake.seen(Kind.LOOKUP)) == 2)
+    handler.state = state
+    connection.close("the test")
+    with pytest.raises(error):
+        await asked
 
 
 async def test_lookup_elsewhere_moves_the_handler(fake: FakeBroker, cores: Cores) -> None:

@@ -269,8 +269,7 @@ class MultiTopicsConsumer:
             try:
                 child = self._ring.popleft()
             except IndexError:
-                self._check_open()
-                return None
+                break
             child.queued = False
             taken = take(child)
             if child.may_have_more() and not child.queued:
@@ -281,6 +280,8 @@ class MultiTopicsConsumer:
                     self._wake_first()
             if taken is not None:
                 return taken
+        self._check_open()
+        return None
 
     def _check_open(self) -> None:
         if self.subscriptions.has_ended:

@@ -284,8 +284,10 @@ async def test_close_wakes_waiters_and_listener(fake: FakeBroker, cores: Cores) 
     await consumer.close()
     assert {"waiter", "listener"} == set(woken) and consumer.may_have_more() and consumer.is_closed
     assert consumer not in core.consumers and not consumer.is_connected
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosed) as caught:
         consumer.dequeue()
+    # A log of it would show an IndexError of the empty queue.
+    assert caught.value.__context__ is None
 
 
 async def test_dequeue_raises_failure_of_a_partition(fake: FakeBroker, cores: Cores) -> None:
