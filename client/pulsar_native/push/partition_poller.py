@@ -261,6 +261,8 @@ class PartitionPoller:
     def drop_waiting(self) -> None:
         """Forget messages no handler has begun, which are redelivered."""
         if not self._broadcasting and self._is_stored:
+            # It comes again behind those, and would be before them.
+            self._first = None
             for item in self._let_go(self.queue.drop_waiting()):
                 self._held.discard(_key_of(item.position))
 

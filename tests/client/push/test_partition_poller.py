@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from pulsar_native.exceptions import PulsarException, ReadError
 from pulsar_native.push.config import PushConsumerConfig, TagFilter
 from pulsar_native.push.partition_poller import FAILED, THROTTLED, Counts, PartitionPoller
 from pulsar_native.topic import TopicName
+from support.until import until
 
 TOPIC = TopicName.parse("t")
 NON_PERSISTENT = TopicName.parse("non-persistent://public/default/t")
@@ -22,8 +24,9 @@ NON_PERSISTENT = TopicName.parse("non-persistent://public/default/t")
 class Given:
     """A message as far as an poller looks at it."""
 
-    def __init__(self, entry: int, tag: str = "a") -> None:
-        self.entry = SimpleNamespace(ledger_id=1, entry_id=entry, schema=SimpleNamespace(needs_writer=False))
+    def __init__(self, entry: int, tag: str = "a", *, wants_schema: bool = False) -> None:
+        schema = SimpleNamespace(needs_writer=wants_schema, wanted=lambda version: version)
+        self.entry = SimpleNamespace(ledger_id=1, entry_id=entry, schema=schema)
         self.batch_index = -1
         self.tag = tag
 
@@ -38,6 +41,9 @@ class Given:
 
     def schema_version(self) -> None:
         return None
+
+    def schema_version_bytes(self) -> bytes:
+        return b"1"
 
 
 class Child:
@@ -193,6 +199,23 @@ def test_poll_equal_ids_non_persistent_all_accepted(broadcasting: bool, caplog: 
     items = poller.poll(0)
     assert entries(items) == [0] * 6 and not caplog.text
     assert poller.finish(items) == 6
+
+
+async def test_reattachment_drops_the_message_awaiting_its_schema() -> None:
+    child, fetched = Child(), asyncio.Event()
+    child.engine = SimpleNamespace(spawn=asyncio.ensure_future)  # type: ignore[attr-defined]
+    child.client = SimpleNamespace(load_writer_schema=lambda *_: _done(fetched.set))  # type: ignore[attr-defined]
+    poller = intake_of(child, orderly=True)
+    child.waiting.extend([Given(0), Given(1, wants_schema=True)])
+    assert entries(poller.poll(100.0)) == [0]
+    await until(lambda: fetched.is_set() and poller.may_have_more)
+    child.attachment += 1
+    child.waiting.extend([Given(0), Given(1)])
+    assert entries(poller.poll(101.0)) == [0, 1]
+
+
+async def _done(function: Callable[[], None]) -> None:
+    function()
 
 
 @pytest.mark.parametrize("orderly", [False, True])
