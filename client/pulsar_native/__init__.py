@@ -109,6 +109,7 @@ if TYPE_CHECKING:
         RedeliveryBackoff,
         TopicsChangedListener,
     )
+    from pulsar_native.controlled_failover import ControlledClusterFailover
     from pulsar_native.crypto import (
         CryptoKeyReader,
         DefaultCryptoKeyReader,
@@ -172,6 +173,7 @@ _IMPORTED_AT_USE = {
         "RedeliveryBackoff",
         "TopicsChangedListener",
     ),
+    "pulsar_native.controlled_failover": ("ControlledClusterFailover",),
     "pulsar_native.crypto": (
         "CryptoKeyReader",
         "DefaultCryptoKeyReader",
@@ -286,6 +288,7 @@ __all__ = [
     "ConsumerStats",
     "ConsumerType",
     "Context",
+    "ControlledClusterFailover",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",

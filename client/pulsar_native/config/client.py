@@ -38,7 +38,7 @@ class ClientConfig(Config):
 
     :param service_url: pulsar:// or pulsar+ssl:// (http:// or https:// for lookups over HTTP) with one or several
         hosts, separated by commas; or a source of it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a
-        `PolledServiceInfo`, or a callable, which is polled every 5 s.
+        `ControlledClusterFailover`, a `PolledServiceInfo`, or a callable, which is polled every 5 s.
     :param authentication: an object of `pulsar_native.auth`. Default None. With a provider or an
         `AutoClusterFailover` as `service_url` it belongs into each `ServiceInfo`.
     :param operation_timeout_seconds: limit in seconds of a lookup, of creating and closing a producer or consumer, and

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
+from pulsar_native.controlled_failover import ControlledClusterFailover
 from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import (
@@ -80,6 +81,9 @@ class ServiceUrlProvider:
         if isinstance(source, AutoClusterFailover):
             self._use(source.primary)
             self._watching = self._engine.spawn(self._fail_over(source))
+        elif isinstance(source, ControlledClusterFailover):
+            self._use(self._by_config(source.default_service_url))
+            self._watching = self._engine.spawn(self._poll(source, 0))
         elif isinstance(source, PolledServiceInfo) or (
             callable(source) and not hasattr(source, "initial_service_info")
         ):
@@ -87,7 +91,7 @@ class ServiceUrlProvider:
             info = await self._asked(polled.supply)
             self._check_open()
             self._use(info)
-            self._watching = self._engine.spawn(self._poll(polled))
+            self._watching = self._engine.spawn(self._poll(polled, polled.check_interval_ms))
         else:
             # Stored first: closing the client closes it, also during its start.
             self._provider = provider = cast(ServiceInfoProvider, source)
@@ -108,9 +112,12 @@ class ServiceUrlProvider:
             return self._by_config(answer)
         if not isinstance(answer, ServiceInfo):
             raise InvalidConfiguration(f"The service URL's supplier returned {type(answer).__name__}, not ServiceInfo")
-        if answer.authentication is None and self._config.authentication is not None:
-            return dataclasses.replace(answer, authentication=self._config.authentication)
-        return answer
+        own = self._config
+        return dataclasses.replace(
+            answer,
+            authentication=own.authentication if answer.authentication is None else answer.authentication,
+            tls_trust_certs_file_path=answer.tls_trust_certs_file_path or own.tls_trust_certs_file_path,
+        )
 
     async def _called(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
         return await to_plugin_thread(result_of, what, InvalidConfiguration, function, *args)
@@ -187,9 +194,11 @@ class ServiceUrlProvider:
         self._check_open()
         self.change(dataclasses.replace(self.info, service_url=url))
 
-    async def _poll(self, source: PolledServiceInfo) -> None:
+    async def _poll(self, source: PolledServiceInfo, first_ms: int) -> None:
+        delay = first_ms
         while True:
-            await asyncio.sleep(source.check_interval_ms / 1000)
+            await asyncio.sleep(delay / 1000)
+            delay = source.check_interval_ms
             try:
                 self.change(await self._asked(source.supply))
             except PulsarException as error:
