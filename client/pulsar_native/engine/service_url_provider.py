@@ -20,7 +20,8 @@ from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
 from pulsar_native.controlled_failover import ControlledClusterFailover
 from pulsar_native.engine.loop import Engine, to_plugin_thread
-from pulsar_native.engine.transport import dial
+from pulsar_native.engine.proxies import dial_broker
+from pulsar_native.engine.tls import tls_context
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ErrorGettingAuthenticationData,
@@ -125,6 +126,7 @@ class ServiceUrlProvider:
     def _use(self, info: ServiceInfo) -> None:
         url = ServiceUrl.parse(info.service_url)
         config = self._config
+        config.check_url(url)
         self.info = info
         self.url = url
         # Of a broker's two addresses that a lookup over HTTP gives, the one with TLS may be wanted.
@@ -171,14 +173,15 @@ class ServiceUrlProvider:
         """Move the client to another cluster. Thread-safe; raises ValueError for anything but a ServiceInfo."""
         if not isinstance(info, ServiceInfo):
             raise InvalidConfiguration(f"A ServiceInfo is needed here, not {type(info).__name__}")
+        self._config.check_url(ServiceUrl.parse(info.service_url))
         self._engine.call(self.change, info)
 
     def change(self, info: ServiceInfo) -> None:
         """Move the client to another cluster, or do nothing when it is there already."""
         if self._closed or (self.is_known and info == self.info):
             return
-        _log.info("The client moves to %s", info.service_url)
         self._use(info)
+        _log.info("The client moves to %s", info.service_url)
         self.on_change()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -230,16 +233,21 @@ class ServiceUrlProvider:
         try:
             asked = next(check)
             while True:
-                asked = check.send(await self._answers(ServiceUrl.parse(clusters[asked].service_url)))
+                asked = check.send(await self._answers(clusters[asked]))
         except StopIteration as done:
             return bool(done.value)
 
-    async def _answers(self, url: ServiceUrl) -> bool:
-        timeout = self._config.connection_timeout_ms / 1000
-        for address in url.addresses:
-            with contextlib.suppress(PulsarException):
-                (await dial(self._engine, address, timeout=timeout, tls=None, server_name=None)).close()
-                return True
+    async def _answers(self, info: ServiceInfo) -> bool:
+        config, tls = self._config, None
+        with contextlib.suppress(PulsarException):
+            if config.proxy_address is not None:
+                # A connection to the proxy says nothing of the cluster: it finds the broker by the handshake.
+                tls = await to_plugin_thread(tls_context, config, info)
+            for address in ServiceUrl.parse(info.service_url).addresses:
+                with contextlib.suppress(PulsarException):
+                    timeout = config.connection_timeout_ms / 1000
+                    (await dial_broker(self._engine, config, address, timeout=timeout, tls=tls)).close()
+                    return True
         return False
 
     # --- close ------------------------------------------------------------------------------------------------------
