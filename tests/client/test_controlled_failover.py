@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from broker import free_port
-from pulsar_native import AuthenticationToken, Client, ClientConfig, ControlledClusterFailover, PulsarException
-from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl
+from pulsar_native import (
+    AuthenticationToken,
+    Client,
+    ClientConfig,
+    ControlledClusterFailover,
+    PulsarException,
+    controlled_failover,
+)
+from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl, Timeout
 from support.fake_broker import FakeBroker
 from support.http_peer import Answer, Asked, HttpPeer, http_peer
 from support.until import wait_until
@@ -137,6 +145,14 @@ def test_service_that_is_down_leaves_the_default(fake: FakeBroker, caplog: pytes
         wait_until(lambda: "No connection to 127.0.0.1" in caplog.text, 10)
         assert client.get_service_info().service_url == fake.url
         assert "very-secret" not in repr(client) + repr(client.config) + caplog.text
+
+
+def test_service_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controlled_failover, "_REQUEST_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        failover = ControlledClusterFailover(DEFAULT, f"http://127.0.0.1:{silent.getsockname()[1]}/cluster?key=secret")
+        with pytest.raises(Timeout, match="has not answered GET /cluster in time"):
+            failover.supply()
 
 
 @pytest.mark.parametrize(
