@@ -304,7 +304,7 @@ class ClientConfig(Config):
 def socks5_bytes(name: str, value: object) -> bytes:
     """Return a user name or password as SOCKS5 takes it; raises `InvalidConfiguration` without its text."""
     require(isinstance(value, str), f"{name} must be a str, not {type(value).__name__}")
-    # A lone surrogate has no bytes: it is left out, and the length tells.
+    # An encoding error would carry the text: a lone surrogate, which has no bytes, is left out instead, and missed.
     data = str(value).encode(errors="ignore")
     require(0 < len(data) < 256 and data.decode() == value, f"{name} must be text of 1 to 255 bytes in UTF-8")
     return data

@@ -242,6 +242,7 @@ class ServiceUrlProvider:
         with contextlib.suppress(PulsarException):
             if config.proxy_address is not None:
                 # A connection to the proxy says nothing of the cluster: it finds the broker by the handshake.
+                await self.begin_with(info.authentication)
                 tls = await to_plugin_thread(tls_context, config, info)
             for address in ServiceUrl.parse(info.service_url).addresses:
                 with contextlib.suppress(PulsarException):

@@ -12,7 +12,7 @@ import pytest
 
 from broker import free_port
 from broker_keys import Certificates
-from pulsar_native import AutoClusterFailover, PolledServiceInfo, ServiceInfo
+from pulsar_native import AuthenticationTLS, AutoClusterFailover, PolledServiceInfo, ServiceInfo
 from pulsar_native.config import ClientConfig, ProducerConfig
 from pulsar_native.diagnostics import diagnose
 from pulsar_native.engine.client import ClientCore
@@ -32,6 +32,20 @@ from support.until import until
 Cores = Callable[..., ClientCore]
 LOGIN = ("me", "very-secret")
 NAMES = ("service.internal", "one.internal")
+
+
+class Started(AuthenticationTLS):
+    """Plug-in that has a certificate only after its start."""
+
+    has_started = False
+
+    def start(self) -> None:
+        self.has_started = True
+
+    def tls_certificate(self) -> tuple[str, str] | None:
+        if not self.has_started:
+            raise ErrorGettingAuthenticationData("not started")
+        return super().tls_certificate()
 
 
 @pytest.fixture
@@ -83,9 +97,12 @@ async def test_sni_proxy_down_or_without_route_raises(tls_fake: FakeBroker, sni:
 
 
 @pytest.mark.asyncio
-async def test_sni_proxy_failover_judges_the_broker_behind(tls_fake: FakeBroker, sni: SniProxy, cores: Cores) -> None:
+async def test_sni_proxy_failover_judges_the_broker_behind(
+    tls_fake: FakeBroker, sni: SniProxy, cores: Cores, certificates: Certificates
+) -> None:
     sni.ports["dead.internal"] = free_port()
-    dead, live = (ServiceInfo(f"pulsar+ssl://{host}:6651") for host in ("dead.internal", "one.internal"))
+    plugin = Started(str(certificates.client_certificate), str(certificates.client_key))
+    dead, live = (ServiceInfo(f"pulsar+ssl://{host}:6651", plugin) for host in ("dead.internal", "one.internal"))
     source = AutoClusterFailover(dead, [live], check_interval_ms=10)
     core = cores(source, proxy_service_url=sni.url, tls_allow_insecure_connection=True)
     await core.service.known()
