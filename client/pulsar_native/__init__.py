@@ -24,6 +24,7 @@ from pulsar_native.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerCryptoFailureAction,
+    ProxyProtocol,
     RegexSubscriptionMode,
     Result,
     TransactionState,
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
         RedeliveryBackoff,
         TopicsChangedListener,
     )
+    from pulsar_native.controlled_failover import ControlledClusterFailover
     from pulsar_native.crypto import (
         CryptoKeyReader,
         DefaultCryptoKeyReader,
@@ -172,6 +174,7 @@ _IMPORTED_AT_USE = {
         "RedeliveryBackoff",
         "TopicsChangedListener",
     ),
+    "pulsar_native.controlled_failover": ("ControlledClusterFailover",),
     "pulsar_native.crypto": (
         "CryptoKeyReader",
         "DefaultCryptoKeyReader",
@@ -286,6 +289,7 @@ __all__ = [
     "ConsumerStats",
     "ConsumerType",
     "Context",
+    "ControlledClusterFailover",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
@@ -342,6 +346,7 @@ __all__ = [
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
     "ProducerStats",
+    "ProxyProtocol",
     "PulsarException",
     "PushConsumer",
     "PushConsumerConfig",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from pulsar_native._option_docs import parameters
 from pulsar_native.config import Range, RedeliveryBackoff
 from pulsar_native.crypto import KeyReader
-from pulsar_native.enums import ConsumerCryptoFailureAction, HashingScheme, ProducerCryptoFailureAction
+from pulsar_native.enums import ConsumerCryptoFailureAction, HashingScheme, ProducerCryptoFailureAction, ProxyProtocol
 from pulsar_native.exceptions import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ class ClientOptions(TypedDict, total=False):
     starting_backoff_interval_ms: int
     max_backoff_interval_ms: int
     description: str | None
+    proxy_service_url: str | None
+    proxy_protocol: ProxyProtocol
+    socks5_proxy_address: str | None
+    socks5_proxy_username: str | None
+    socks5_proxy_password: str | Callable[[], str] | None
     meter_provider: object
 
 

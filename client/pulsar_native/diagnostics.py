@@ -24,8 +24,8 @@ from pulsar_native.config import ClientConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.connection import Connection, credentials_of
 from pulsar_native.engine.loop import Engine, acquire_thread_engine, generation, release_thread_engine
+from pulsar_native.engine.proxies import dial_broker, first_hop
 from pulsar_native.engine.tls import tls_context
-from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import AuthenticationError, AuthorizationError, PulsarException, TopicNotFound
 from pulsar_native.service_info import ServiceInfo
 from pulsar_native.service_url import Address, ServiceUrl
@@ -190,14 +190,14 @@ class ConnectionCheck:
     async def _reach(self, engine: Engine, path: _Path) -> None:
         address, stages, config = path.address, path.stages, self._config
         async with self._stage("resolve", stages, quiet=True):
-            await _resolve(address)
+            await _resolve(first_hop(config, address))
         async with self._stage("TCP", stages):
-            (await dial(engine, address, timeout=self._total, tls=None, server_name=None)).close()
+            (await dial_broker(engine, config, address, timeout=self._total, tls=None)).close()
         tls = None
         if self._url.use_tls:
             async with self._stage("TLS", stages):
                 tls = await asyncio.to_thread(_tls_context, config)
-                (await dial(engine, address, timeout=self._total, tls=tls, server_name=address.host)).close()
+                (await dial_broker(engine, config, address, timeout=self._total, tls=tls)).close()
         if self._url.is_http:
             # An HTTP service URL is for lookups only; the broker is connected to after the lookup.
             return

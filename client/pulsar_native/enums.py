@@ -121,6 +121,15 @@ class HashingScheme(OfficialEnum):
     BoostHash = 2
 
 
+class ProxyProtocol(OfficialEnum):
+    """Protocol of the proxy at `proxy_service_url`, with the C++ client's number.
+
+    SNI: the proxy reads the broker's host name in the TLS handshake and passes everything on to that broker (PIP-60).
+    """
+
+    SNI = 0
+
+
 class BatchingType(OfficialEnum):
     """Grouping of messages into batches: in order of sending, or one key per batch."""
 

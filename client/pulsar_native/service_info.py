@@ -97,8 +97,8 @@ class PolledServiceInfo:
     """Provider that polls a function for the cluster; a changed result switches the client.
 
     An exception at the client's first use is raised; a later one is logged, and the client stays at its cluster. A
-    callable as `service_url` is polled the same way with the default interval. Raises `InvalidConfiguration` for
-    arguments of another type or out of range.
+    callable as `service_url` is polled the same way with the default interval. What a `ServiceInfo` leaves out is the
+    client's own. Raises `InvalidConfiguration` for arguments of another type or out of range.
 
     :param supply: function that returns a service URL or a `ServiceInfo`; called off the event loop, it may block.
     :param check_interval_ms: milliseconds between two calls, at least 1. Default 5000.

@@ -74,6 +74,17 @@ def _parse(url: str) -> ServiceUrl:
     return ServiceUrl(scheme, tuple(_address(part, scheme, url) for part in hosts.split(",")))
 
 
+def parse_address(text: str, what: str, form: str) -> Address:
+    """Return the address of `host:port`, or raise `InvalidUrl`: what must be of which form. Does no I/O."""
+    match = _HOST.fullmatch(text)
+    digits = match[2] if match is not None else None
+    port = int(digits) if digits is not None and len(digits) < 6 else 0
+    if match is None or not 0 < port < 65536:
+        # The text may hold a password: it is not repeated.
+        raise InvalidUrl(f"{what} must be {form}, with a port between 1 and 65535 and without credentials")
+    return Address(match[1].strip("[]"), port)
+
+
 def _address(text: str, scheme: str, url: str) -> Address:
     match = _HOST.fullmatch(text.strip())
     if match is None:

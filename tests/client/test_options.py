@@ -36,6 +36,7 @@ from pulsar_native.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerCryptoFailureAction,
+    ProxyProtocol,
     RegexSubscriptionMode,
     SubscriptionMode,
 )
@@ -120,6 +121,14 @@ CLIENT_OPTIONS: list[dict[str, Any]] = [
         "meter_provider": True,
     },
     {"tls_context": ssl.create_default_context()},
+    {
+        "service_url": "pulsar+ssl://localhost:1",
+        "proxy_service_url": "pulsar+ssl://proxy:2",
+        "proxy_protocol": ProxyProtocol.SNI,
+        "socks5_proxy_address": "proxy:3",
+        "socks5_proxy_username": "me",
+        "socks5_proxy_password": "secret",
+    },
 ]
 PRODUCER_OPTIONS: list[dict[str, Any]] = [
     {
@@ -214,9 +223,9 @@ READER_OPTIONS: list[dict[str, Any]] = [
         "key_hash_range": [(0, 5)],
     },
 ]
-# Fields that no option of the methods sets.
+# Fields that no option of the methods sets, or that have one value only.
 NO_OPTIONS: dict[type[Config], set[str]] = {
-    ClientConfig: {"service_url"},
+    ClientConfig: {"proxy_protocol"},
     ProducerConfig: {"round_robin_partition_switch_frequency", "initial_subscription_name"},
     ConsumerConfig: {"subscription_mode", "start_message_id"},
     ReaderConfig: set(),
@@ -243,8 +252,9 @@ def test_option_tables_have_every_field_not_its_default(kind: type[Any], calls: 
 @pytest.mark.parametrize("options", CLIENT_OPTIONS, ids=len)
 @pytest.mark.parametrize("api", APIS)
 def test_client_options_reach_config(api: str, options: dict[str, Any]) -> None:
-    config = APIS[api].Client(URL, **options).config
-    assert config == ClientConfig(service_url=URL, **options)
+    options = {"service_url": URL, **options}
+    config = APIS[api].Client(**options).config
+    assert config == ClientConfig(**options)
     assert config.meter_provider == options.get("meter_provider")
 
 

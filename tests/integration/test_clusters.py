@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from broker import Standalone, free_port
 from pulsar_native import (
     AutoClusterFailover,
     Client,
+    ControlledClusterFailover,
     InitialPosition,
     MessageId,
     PolledServiceInfo,
@@ -22,6 +24,7 @@ from pulsar_native import (
 )
 from support.apis import Api
 from support.brokers import Broker, NewTopic, admin
+from support.http_peer import Answer, http_peer
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -159,6 +162,33 @@ def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
     producer.send(b"back")
     assert [content for _, content in read(pair.blue.service_url, name)] == [b"0", b"1", b"2", b"3", b"4"]
     assert [content for _, content in read(pair.green.service_url, name)] == [b"primary", b"back"]
+
+
+@pytest.mark.proves("C2", "C22", "C230")
+def test_a_web_service_moves_the_client_and_the_producer_continues(
+    api: Api, pair: Pair, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    answer = [Answer(503)]
+    with http_peer(lambda _: answer[0]) as peer:
+        failover = ControlledClusterFailover(
+            pair.blue.service_url, f"{peer.url}/cluster", {"X-Token": "t"}, check_interval_ms=100
+        )
+        client = api.client(failover)
+        producer = client.create_producer(name)
+        consumer = client.subscribe(name, "s")
+        producer.send(b"default")
+        assert consumer.receive(10_000).data() == b"default"
+        eventually(lambda: len(peer.asked) > 2)
+        assert client.get_service_info().service_url == pair.blue.service_url
+        answer[0] = Answer(200, json.dumps({"serviceUrl": pair.green.service_url}).encode())
+        eventually(lambda: client.get_service_info().service_url == pair.green.service_url)
+        producer.send(b"green")
+        eventually(lambda: consumer.is_connected())
+        assert peer.asked[0].headers["X-Token"] == "t"
+        client.close()
+    assert [content for _, content in read(pair.blue.service_url, name)] == [b"default"]
+    assert [content for _, content in read(pair.green.service_url, name)] == [b"green"]
 
 
 @pytest.mark.proves("C1")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import InitialPosition, Result, TooManyLookupRequestException
+from pulsar_native import InitialPosition, MessageId, Result, TooManyLookupRequestException
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
@@ -82,6 +82,33 @@ def test_an_idle_connection_is_given_up_and_made_again(
     eventually(lambda: through.connections == 0)
     client.create_producer(name).send(b"z")
     assert through.accepted == 2
+
+
+@pytest.mark.proves("C231")
+def test_last_disconnected_timestamp_of_cut_and_unload(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+) -> None:
+    through = relay(broker.service_url)
+    client = api.client(through.service_url)
+    name, other = topic(partitions=2), topic("other")
+    producer = client.create_producer(name)
+    consumer = client.subscribe([name, other], "sub", initial_position=InitialPosition.Earliest)
+    consumer.seek(MessageId.earliest)
+    assert producer.last_disconnected_timestamp() == consumer.last_disconnected_timestamp() == 0
+    times = []
+    for disconnect in (through.cut, lambda: broker.admin("PUT", f"{name.replace('://', '/')}-partition-1/unload")):
+        before = time.time_ns() // 1_000_000
+        disconnect()
+        eventually(lambda since=before: producer.last_disconnected_timestamp() >= since)
+        eventually(lambda since=before: consumer.last_disconnected_timestamp() >= since)
+        eventually(lambda: producer.is_connected() and consumer.is_connected())
+        times.append((producer.last_disconnected_timestamp(), consumer.last_disconnected_timestamp()))
+        assert before <= min(times[-1]) <= max(times[-1]) <= time.time() * 1000
+    producer.send(b"x")
+    assert consumer.receive(20_000).data() == b"x"
+    consumer.close()
+    producer.close()
+    assert (producer.last_disconnected_timestamp(), consumer.last_disconnected_timestamp()) == times[-1]
 
 
 @pytest.mark.proves("C20")

@@ -44,8 +44,6 @@ _SECRET_OPTIONS = {
     "--password": "--auth-params-file FILE",
     "--jwt": "--token-file FILE or --token-env NAME",
 }
-# Settings of a client.conf that change how to connect and are not supported: never ignored silently.
-_UNSUPPORTED = ("proxyServiceUrl", "proxyProtocol")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +159,7 @@ def connection_of(options: argparse.Namespace, environment: Mapping[str, str]) -
             tls_allow_insecure_connection=insecure,
             tls_validate_hostname=verify and not insecure,
             listener_name=options.listener_name,
+            proxy_service_url=conf.get("proxyServiceUrl"),
             stats_interval_in_seconds=0,
             memory_limit_bytes=64 * 1024 * 1024,
         )
@@ -218,11 +217,9 @@ def read_client_conf(path: str) -> dict[str, str]:
             raise UsageError(f"line {number} of {path} is not NAME=VALUE")
         if value.strip():
             found[name.strip()] = value.strip()
-    for name in _UNSUPPORTED:
-        if name in found:
-            raise UsageError(
-                f"{path} sets {name}, which is not supported here: connect to the brokers or a Pulsar proxy"
-            )
+    if found.get("proxyProtocol", "SNI").upper() != "SNI":
+        # Never ignored silently: it changes how to connect.
+        raise UsageError(f"{path} sets proxyProtocol to something else than SNI, which is the only one")
     if _is_true(found.get("useKeyStoreTls")):
         raise UsageError(
             f"{path} sets useKeyStoreTls: key stores are Java's; give PEM files by --tls-trust-certs and so on"

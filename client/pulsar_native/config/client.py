@@ -6,6 +6,7 @@ Credentials travel by reference only (see `auth`): a configuration that holds a 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from pulsar_native.config.base import (
     check_texts,
     require,
 )
+from pulsar_native.enums import ProxyProtocol
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_info import (
     AutoClusterFailover,
@@ -27,7 +29,7 @@ from pulsar_native.service_info import (
     ServiceSource,
     check_authentication,
 )
-from pulsar_native.service_url import ServiceUrl
+from pulsar_native.service_url import Address, ServiceUrl, parse_address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class ClientConfig(Config):
 
     :param service_url: pulsar:// or pulsar+ssl:// (http:// or https:// for lookups over HTTP) with one or several
         hosts, separated by commas; or a source of it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a
-        `PolledServiceInfo`, or a callable, which is polled every 5 s.
+        `ControlledClusterFailover`, a `PolledServiceInfo`, or a callable, which is polled every 5 s.
     :param authentication: an object of `pulsar_native.auth`. Default None. With a provider or an
         `AutoClusterFailover` as `service_url` it belongs into each `ServiceInfo`.
     :param operation_timeout_seconds: limit in seconds of a lookup, of creating and closing a producer or consumer, and
@@ -85,6 +87,17 @@ class ClientConfig(Config):
     :param max_backoff_interval_ms: longest such delay in milliseconds, at least `starting_backoff_interval_ms`. Default
         60000.
     :param description: text of the application's own about this client, not sent to the broker. Default None.
+    :param proxy_service_url: `pulsar+ssl://host:port` of a proxy for all connections to brokers. Needs a service URL
+        that begins with pulsar+ssl://. Default None: brokers are connected to directly.
+    :param proxy_protocol: protocol of this proxy. Default `ProxyProtocol.SNI`, which is the only one: the TLS handshake
+        names the broker's host, against which its certificate is checked, too.
+    :param socks5_proxy_address: `host:port` of a SOCKS5 proxy for all connections to brokers, and to the proxy at
+        `proxy_service_url`; it resolves their names. Needs a service URL that begins with pulsar:// or pulsar+ssl://.
+        Requests over HTTP, as of `AdminClient`, do not go through it. Default None.
+    :param socks5_proxy_username: user name at this proxy, at most 255 bytes; needs `socks5_proxy_password`. Default
+        None.
+    :param socks5_proxy_password: its password, at most 255 bytes; or a plain function that returns it, called for each
+        connection, off the event loop. Default None. A configuration with a password that is a str cannot be pickled.
     :param meter_provider: an OpenTelemetry MeterProvider, or True for the process's own. Default None: no metrics. It
         is left out of a pickled configuration.
     """
@@ -117,9 +130,19 @@ class ClientConfig(Config):
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
+    proxy_service_url: str | None = None
+    proxy_protocol: ProxyProtocol = ProxyProtocol.SNI
+    socks5_proxy_address: str | None = None
+    socks5_proxy_username: str | None = None
+    socks5_proxy_password: str | Callable[[], str] | None = field(default=None, repr=False)
     meter_provider: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self.socks5_proxy_password, str):
+            raise TypeError(
+                "ClientConfig holds a literal secret and cannot be pickled: it would travel in plain text. Let "
+                "socks5_proxy_password be a function of a module, which is pickled by its name"
+            )
         return {**self.__dict__, "meter_provider": None}
 
     def __post_init__(self) -> None:
@@ -134,7 +157,11 @@ class ClientConfig(Config):
             "tls_certificate_file_path",
             "listener_name",
             "description",
+            "proxy_service_url",
+            "socks5_proxy_address",
+            "socks5_proxy_username",
         )
+        self._check_proxies()
         check_integer("stats_interval_in_seconds", self.stats_interval_in_seconds, float("-inf"), MAX_U32)
         check_integer("connection_timeout_ms", self.connection_timeout_ms, 1, MAX_I32)
         check_integer("message_listener_threads", self.message_listener_threads, 1, 1000)
@@ -208,6 +235,62 @@ class ClientConfig(Config):
                 "tls_context stands for all TLS settings: leave the other tls_ options out, or the context",
             )
 
+    def _check_proxies(self) -> None:
+        # Of a wrong form they raise.
+        _ = self.proxy_address, self.socks5_address
+        self._check_socks5_login()
+        source = self.service_url
+        if isinstance(source, AutoClusterFailover):
+            for info in (source.primary, *source.secondary):
+                self.check_url(ServiceUrl.parse(info.service_url))
+        elif isinstance(source, str):
+            self.check_url(self.parsed_url())
+
+    def _check_socks5_login(self) -> None:
+        name, password = self.socks5_proxy_username, self.socks5_proxy_password
+        require(
+            (name is None) == (password is None),
+            "socks5_proxy_username and socks5_proxy_password belong together: give both or neither",
+        )
+        if name is None:
+            return
+        require(self.socks5_proxy_address is not None, "socks5_proxy_username needs socks5_proxy_address")
+        socks5_bytes("socks5_proxy_username", name)
+        if callable(password):
+            check_no_coroutine("socks5_proxy_password", password)
+        else:
+            socks5_bytes("socks5_proxy_password", password)
+
+    def check_url(self, url: ServiceUrl) -> None:
+        """Raise `InvalidConfiguration` for a service URL that the client's proxies do not go with."""
+        require(
+            self.proxy_service_url is None or url.scheme == "pulsar+ssl",
+            f"With proxy_service_url the service URL must begin with pulsar+ssl://, not {url.scheme}://: the proxy "
+            "finds the broker by the TLS handshake",
+        )
+        require(
+            self.socks5_proxy_address is None or not url.is_http,
+            f"With socks5_proxy_address the service URL must begin with pulsar:// or pulsar+ssl://, not "
+            f"{url.scheme}://: lookups over HTTP would not go through the proxy",
+        )
+
+    @property
+    def proxy_address(self) -> Address | None:
+        """Address of the proxy at `proxy_service_url`, None without one."""
+        if self.proxy_service_url is None:
+            return None
+        scheme, _, rest = self.proxy_service_url.strip().partition("://")
+        return parse_address(
+            rest.rstrip("/") if scheme == "pulsar+ssl" else "", "proxy_service_url", "pulsar+ssl://host:port"
+        )
+
+    @property
+    def socks5_address(self) -> Address | None:
+        """Address of the SOCKS5 proxy, None without one."""
+        if self.socks5_proxy_address is None:
+            return None
+        return parse_address(self.socks5_proxy_address.strip(), "socks5_proxy_address", "host:port")
+
     def parsed_url(self) -> ServiceUrl:
         """Return the parsed service URL. Its scheme determines whether TLS is used.
 
@@ -216,3 +299,12 @@ class ClientConfig(Config):
         if not isinstance(self.service_url, str) and self.service_url is not None:
             raise InvalidConfiguration("The service URL is not known yet: a provider supplies it to the live client")
         return ServiceUrl.parse(self.service_url)
+
+
+def socks5_bytes(name: str, value: object) -> bytes:
+    """Return a user name or password as SOCKS5 takes it; raises `InvalidConfiguration` without its text."""
+    require(isinstance(value, str), f"{name} must be a str, not {type(value).__name__}")
+    # An encoding error would carry the text: a lone surrogate, which has no bytes, is left out instead, and missed.
+    data = str(value).encode(errors="ignore")
+    require(0 < len(data) < 256 and data.decode() == value, f"{name} must be text of 1 to 255 bytes in UTF-8")
+    return data

@@ -17,7 +17,8 @@ from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.engine.metrics.meter import Attempt
-from pulsar_native.engine.transport import Buffer, Transport, dial
+from pulsar_native.engine.proxies import dial_broker
+from pulsar_native.engine.transport import Buffer, Transport
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -167,9 +168,7 @@ class Connection:
         attempt: Attempt | None = None,
     ) -> Connection:
         """Connect to `physical` and perform the handshake with the broker `logical` behind it."""
-        sock = await dial(
-            engine, physical, timeout=config.connection_timeout_ms / 1000, tls=tls, server_name=physical.host
-        )
+        sock = await dial_broker(engine, config, physical, timeout=config.connection_timeout_ms / 1000, tls=tls)
         connection = Connection(engine, config, logical, authentication, tls is not None)
         transport = Transport(engine, sock, connection._on_data, connection._on_lost)
         connection._transport = transport

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
@@ -59,6 +60,8 @@ class Handler(ABC):
         self.failure: PulsarException | None = None
         # Why it was disconnected last: for the errors of what was pending.
         self.disconnect_reason = ""
+        # When that was, in ms since 1970; 0 before the first time.
+        self.last_disconnected_timestamp = 0
         self._backoff = Backoff(
             client.config.starting_backoff_interval_ms / 1000,
             client.config.max_backoff_interval_ms / 1000,
@@ -205,6 +208,7 @@ class Handler(ABC):
     def disconnected(self, connection: Connection, reason: str) -> None:
         """Note why the broker has the handler no longer, and forget the connection."""
         self.disconnect_reason = reason
+        self.last_disconnected_timestamp = time.time_ns() // 1_000_000
         self.detached()
         _log.info("%s is disconnected from %s: %s", self.describe(), connection.broker, reason)
 

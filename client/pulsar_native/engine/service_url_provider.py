@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ClientConfig
+from pulsar_native.controlled_failover import ControlledClusterFailover
 from pulsar_native.engine.loop import Engine, to_plugin_thread
-from pulsar_native.engine.transport import dial
+from pulsar_native.engine.proxies import dial_broker
+from pulsar_native.engine.tls import tls_context
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ErrorGettingAuthenticationData,
@@ -80,6 +82,9 @@ class ServiceUrlProvider:
         if isinstance(source, AutoClusterFailover):
             self._use(source.primary)
             self._watching = self._engine.spawn(self._fail_over(source))
+        elif isinstance(source, ControlledClusterFailover):
+            self._use(self._by_config(source.default_service_url))
+            self._watching = self._engine.spawn(self._poll(source, 0))
         elif isinstance(source, PolledServiceInfo) or (
             callable(source) and not hasattr(source, "initial_service_info")
         ):
@@ -87,7 +92,7 @@ class ServiceUrlProvider:
             info = await self._asked(polled.supply)
             self._check_open()
             self._use(info)
-            self._watching = self._engine.spawn(self._poll(polled))
+            self._watching = self._engine.spawn(self._poll(polled, polled.check_interval_ms))
         else:
             # Stored first: closing the client closes it, also during its start.
             self._provider = provider = cast(ServiceInfoProvider, source)
@@ -108,9 +113,12 @@ class ServiceUrlProvider:
             return self._by_config(answer)
         if not isinstance(answer, ServiceInfo):
             raise InvalidConfiguration(f"The service URL's supplier returned {type(answer).__name__}, not ServiceInfo")
-        if answer.authentication is None and self._config.authentication is not None:
-            return dataclasses.replace(answer, authentication=self._config.authentication)
-        return answer
+        own = self._config
+        return dataclasses.replace(
+            answer,
+            authentication=own.authentication if answer.authentication is None else answer.authentication,
+            tls_trust_certs_file_path=answer.tls_trust_certs_file_path or own.tls_trust_certs_file_path,
+        )
 
     async def _called(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
         return await to_plugin_thread(result_of, what, InvalidConfiguration, function, *args)
@@ -118,6 +126,7 @@ class ServiceUrlProvider:
     def _use(self, info: ServiceInfo) -> None:
         url = ServiceUrl.parse(info.service_url)
         config = self._config
+        config.check_url(url)
         self.info = info
         self.url = url
         # Of a broker's two addresses that a lookup over HTTP gives, the one with TLS may be wanted.
@@ -164,14 +173,15 @@ class ServiceUrlProvider:
         """Move the client to another cluster. Thread-safe; raises ValueError for anything but a ServiceInfo."""
         if not isinstance(info, ServiceInfo):
             raise InvalidConfiguration(f"A ServiceInfo is needed here, not {type(info).__name__}")
+        self._config.check_url(ServiceUrl.parse(info.service_url))
         self._engine.call(self.change, info)
 
     def change(self, info: ServiceInfo) -> None:
         """Move the client to another cluster, or do nothing when it is there already."""
         if self._closed or (self.is_known and info == self.info):
             return
-        _log.info("The client moves to %s", info.service_url)
         self._use(info)
+        _log.info("The client moves to %s", info.service_url)
         self.on_change()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -187,9 +197,11 @@ class ServiceUrlProvider:
         self._check_open()
         self.change(dataclasses.replace(self.info, service_url=url))
 
-    async def _poll(self, source: PolledServiceInfo) -> None:
+    async def _poll(self, source: PolledServiceInfo, first_ms: int) -> None:
+        delay = first_ms
         while True:
-            await asyncio.sleep(source.check_interval_ms / 1000)
+            await asyncio.sleep(delay / 1000)
+            delay = source.check_interval_ms
             try:
                 self.change(await self._asked(source.supply))
             except PulsarException as error:
@@ -221,16 +233,22 @@ class ServiceUrlProvider:
         try:
             asked = next(check)
             while True:
-                asked = check.send(await self._answers(ServiceUrl.parse(clusters[asked].service_url)))
+                asked = check.send(await self._answers(clusters[asked]))
         except StopIteration as done:
             return bool(done.value)
 
-    async def _answers(self, url: ServiceUrl) -> bool:
-        timeout = self._config.connection_timeout_ms / 1000
-        for address in url.addresses:
-            with contextlib.suppress(PulsarException):
-                (await dial(self._engine, address, timeout=timeout, tls=None, server_name=None)).close()
-                return True
+    async def _answers(self, info: ServiceInfo) -> bool:
+        config, tls = self._config, None
+        with contextlib.suppress(PulsarException):
+            if config.proxy_address is not None:
+                # A connection to the proxy says nothing of the cluster: it finds the broker by the handshake.
+                await self.begin_with(info.authentication)
+                tls = await to_plugin_thread(tls_context, config, info)
+            for address in ServiceUrl.parse(info.service_url).addresses:
+                with contextlib.suppress(PulsarException):
+                    timeout = config.connection_timeout_ms / 1000
+                    (await dial_broker(self._engine, config, address, timeout=timeout, tls=tls)).close()
+                    return True
         return False
 
     # --- close ------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from typing import Any
 
 from pulsar_native._http import tls_failure
 from pulsar_native.engine.loop import Engine, track_socket
+from pulsar_native.engine.socks5 import Socks5Proxy
 from pulsar_native.exceptions import ConnectError, ConnectTimeout
 from pulsar_native.service_url import Address
 
@@ -329,14 +330,22 @@ def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer] | None:
 
 
 async def dial(
-    engine: Engine, address: Address, *, timeout: float, tls: ssl.SSLContext | None, server_name: str | None
+    engine: Engine,
+    address: Address,
+    *,
+    timeout: float,
+    tls: ssl.SSLContext | None,
+    server_name: str | None,
+    socks5: Socks5Proxy | None = None,
 ) -> socket.socket:
     """Connect to the first address of a name that accepts the connection, and finish TLS; raises `ConnectError`.
 
     The time-out applies to each address, so that one that drops all packets does not use up the time of the others.
+    With `socks5` the name is the proxy's, which connects to the address.
     """
     last: OSError | None = None
-    for family, kind, protocol, _, target in await _resolve(engine, address, timeout):
+    hop = address if socks5 is None else socks5.address
+    for family, kind, protocol, _, target in await _resolve(engine, hop, timeout):
         sock = socket.socket(family, kind, protocol)
         track_socket(sock)
         try:
@@ -344,15 +353,21 @@ async def dial(
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await engine.loop.sock_connect(sock, target)
+                if socks5 is not None:
+                    await socks5.connect(engine.loop, sock, address)
                 return sock if tls is None else await _handshake(engine, sock, tls, server_name or address.host)
         except OSError as error:
-            last = error
             sock.close()
+            if isinstance(error, ConnectError):
+                # What the SOCKS5 proxy answers is the same at its other addresses.
+                raise
+            last = error
         except BaseException:
             sock.close()
             raise
     kind = ConnectTimeout if _is_own_time_out(last) else ConnectError
-    raise kind(_why(address, last, timeout), broker=str(address)) from last
+    through = None if socks5 is None else socks5.address
+    raise kind(_why(address, through, last, timeout), broker=str(address)) from last
 
 
 async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tuple[Any, ...]]:
@@ -382,13 +397,14 @@ def _is_own_time_out(error: OSError | None) -> bool:
     return isinstance(error, TimeoutError) and error.errno is None
 
 
-def _why(address: Address, error: OSError | None, timeout: float) -> str:
+def _why(address: Address, through: Address | None, error: OSError | None, timeout: float) -> str:
     if isinstance(error, ssl.SSLError):
         return tls_failure(str(address), error)
+    way = "" if through is None else f" through the SOCKS5 proxy {through}"
     if _is_own_time_out(error):
-        return f"Connecting to {address} took longer than connection_timeout_ms ({timeout:g} s)"
+        return f"Connecting to {address}{way} took longer than connection_timeout_ms ({timeout:g} s)"
     reason = os.strerror(error.errno) if error is not None and error.errno else str(error)
-    return f"Cannot connect to {address}: {reason}"
+    return f"Cannot connect to {address}{way}: {reason}"
 
 
 async def _handshake(engine: Engine, sock: socket.socket, tls: ssl.SSLContext, server_name: str) -> socket.socket:

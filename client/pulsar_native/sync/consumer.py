@@ -380,6 +380,14 @@ class Consumer(Receiving[T_co]):
         """Return this consumer's name."""
         return self._inner.name
 
+    def last_disconnected_timestamp(self) -> int:
+        """Return when a partition was last disconnected, in ms since 1970; 0 if none was. Does not block.
+
+        That is a lost connection, or a topic that the broker closed, such as one it unloads; not a seek. Of several
+        topics the latest counts, of a pattern those that it has now.
+        """
+        return self._inner.last_disconnected_timestamp
+
     @compiled_form
     def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.

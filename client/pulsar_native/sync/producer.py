@@ -99,6 +99,13 @@ class Producer(Closeable, Generic[T_contra]):
         """Return whether every partition is connected. Does not block."""
         return self._inner.is_connected
 
+    def last_disconnected_timestamp(self) -> int:
+        """Return when a partition was last disconnected, in ms since 1970; 0 if none was. Does not block.
+
+        That is a lost connection, or a topic that the broker closed, such as one it unloads.
+        """
+        return self._inner.last_disconnected_timestamp
+
     def stats(self) -> ProducerStats:
         """Return the producer's statistics. Does not block."""
         return of_producer(self._inner)

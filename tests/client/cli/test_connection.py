@@ -63,10 +63,17 @@ def test_client_conf_sets_authentication_and_tls(tmp_path: Path) -> None:
     assert TOKEN not in repr(found)
 
 
+def test_client_conf_sets_sni_proxy(tmp_path: Path) -> None:
+    path = conf(tmp_path, "brokerServiceUrl=pulsar+ssl://a", "proxyServiceUrl=pulsar+ssl://p:1", "proxyProtocol=SNI")
+    assert made("--client-conf", path).config.proxy_service_url == "pulsar+ssl://p:1"
+    with pytest.raises(UsageError, match=r"must begin with pulsar\+ssl://, not pulsar://"):
+        made("--client-conf", path, "--url", "pulsar://a")
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["proxyServiceUrl=pulsar://p:1"], "sets proxyServiceUrl, which is not supported"),
+        (["proxyServiceUrl=pulsar+ssl://p:1", "proxyProtocol=HTTP"], "sets proxyProtocol to something else than SNI"),
         (["useKeyStoreTls=true"], "key stores are Java's"),
         (["brokerServiceUrl=pulsar://a:1", f"token {TOKEN}"], "line 2 of .* is not NAME=VALUE"),
     ],

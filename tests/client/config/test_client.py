@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
-from pulsar_native.auth import AuthenticationBasic, AuthenticationToken
+from pulsar_native.auth import AuthenticationBasic, AuthenticationToken, SecretReference
 from pulsar_native.config import ClientConfig
 from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl
+from pulsar_native.service_info import AutoClusterFailover, ServiceInfo
 from pulsar_native.service_url import Address
 
 URL = "pulsar://localhost:6650"
+TLS_URL = "pulsar+ssl://localhost:6651"
+LOGIN = {"socks5_proxy_address": "p:1", "socks5_proxy_username": "me", "socks5_proxy_password": "topsecret"}
 
 
 class AsyncProvider:
@@ -58,13 +61,67 @@ CLIENT_REFUSALS = [
     ({"meter_provider": "otlp"}, InvalidConfiguration, "meter_provider must be .* not str"),
     ({"meter_provider": MeterProvider}, InvalidConfiguration, "meter_provider must be .* not the class MeterProvider"),
     ({"meter_provider": AsyncProvider()}, InvalidConfiguration, "meter_provider.get_meter must be a plain function"),
+    *(
+        (
+            {"service_url": TLS_URL, "proxy_service_url": url},
+            InvalidUrl,
+            "must be pulsar[+]ssl://host:port",
+        )
+        for url in ("p:1", "pulsar://p:1", "pulsar+ssl://p", "pulsar+ssl://p:1,q:2", "pulsar+ssl://u:topsecret@p:1")
+    ),
+    ({"proxy_service_url": 1}, InvalidConfiguration, "proxy_service_url must be None or a str, not int"),
+    ({"proxy_protocol": "SNI"}, InvalidConfiguration, r"proxy_protocol must be one of ProxyProtocol\.SNI, not 'SNI'"),
+    *(
+        (
+            {"service_url": url, "proxy_service_url": "pulsar+ssl://p:1"},
+            InvalidConfiguration,
+            "must begin with pulsar[+]ssl",
+        )
+        for url in (
+            URL,
+            "http://a",
+            "https://a",
+            AutoClusterFailover(ServiceInfo(TLS_URL), [ServiceInfo(URL)]),
+        )
+    ),
+    *(
+        ({"socks5_proxy_address": address}, InvalidUrl, "socks5_proxy_address must be host:port, with a port between")
+        for address in ("p", "p:0", "p:65536", "p:" + "1" * 5000, "socks5://p:1", "me:topsecret@p:1", "::1:1080")
+    ),
+    (
+        {"service_url": "https://a", "socks5_proxy_address": "p:1"},
+        InvalidConfiguration,
+        "must begin with pulsar:// or pulsar[+]ssl://, not https://",
+    ),
+    ({**LOGIN, "socks5_proxy_address": None}, InvalidConfiguration, "socks5_proxy_username needs socks5_proxy_address"),
+    ({**LOGIN, "socks5_proxy_username": None}, InvalidConfiguration, "belong together: give both or neither"),
+    ({**LOGIN, "socks5_proxy_password": None}, InvalidConfiguration, "belong together: give both or neither"),
+    (
+        {**LOGIN, "socks5_proxy_username": "ä" * 128},
+        InvalidConfiguration,
+        "socks5_proxy_username must be text of 1",
+    ),
+    ({**LOGIN, "socks5_proxy_password": ""}, InvalidConfiguration, "socks5_proxy_password must be text of 1 to 255"),
+    ({**LOGIN, "socks5_proxy_password": "topsecret\ud800"}, InvalidConfiguration, "must be text of 1 to 255 bytes"),
+    ({**LOGIN, "socks5_proxy_password": b"topsecret"}, InvalidConfiguration, "must be a str, not bytes"),
+    ({**LOGIN, "socks5_proxy_password": AsyncProvider().get_meter}, InvalidConfiguration, "must be a plain function"),
 ]
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), CLIENT_REFUSALS)
 def test_client_option_out_of_range_raises(options: dict[str, Any], kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
+    with pytest.raises(kind, match=message) as caught:
         ClientConfig.from_mapping({"service_url": URL, **options})
+    assert "topsecret" not in str(caught.value)
+
+
+def test_proxies_of_their_form_are_taken() -> None:
+    config = ClientConfig(
+        service_url=TLS_URL, proxy_service_url=" pulsar+ssl://p:1/ ", socks5_proxy_address="[::1]:1080"
+    )
+    assert (config.proxy_address, config.socks5_address) == (Address("p", 1), Address("::1", 1080))
+    blank = ClientConfig(service_url="http://a", proxy_service_url=" ", socks5_proxy_address="")
+    assert blank.proxy_address is blank.socks5_address is None
 
 
 def test_use_tls_leaves_a_plain_url_plain() -> None:
@@ -91,11 +148,23 @@ def test_pickled_config_holds_no_secret(
 @pytest.mark.proves("N2")
 @pytest.mark.parametrize(
     "literal",
-    [lambda: AuthenticationToken("topsecret"), lambda: AuthenticationBasic("me", "topsecret")],
-    ids=["token", "basic"],
+    [
+        lambda: {"authentication": AuthenticationToken("topsecret")},
+        lambda: {"authentication": AuthenticationBasic("me", "topsecret")},
+        lambda: LOGIN,
+    ],
+    ids=["token", "basic", "socks5"],
 )
 def test_config_with_a_literal_secret_is_not_picklable(literal: Callable[[], Any]) -> None:
-    config = ClientConfig(service_url=URL, authentication=literal())
-    with pytest.raises(TypeError, match="reference") as caught:
+    config = ClientConfig(service_url=URL, **literal())
+    with pytest.raises(TypeError, match="holds a literal secret and cannot be pickled") as caught:
         pickle.dumps(config)
     assert "topsecret" not in f"{caught.value} {config!r}"
+
+
+@pytest.mark.proves("N2")
+def test_config_with_a_password_by_reference_is_picklable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD_OF_TEST", "topsecret")
+    read = SecretReference.parse("env:PASSWORD_OF_TEST").read
+    carried = pickle.dumps(ClientConfig(service_url=URL, **{**LOGIN, "socks5_proxy_password": read}))
+    assert b"topsecret" not in carried and pickle.loads(carried).socks5_proxy_password() == "topsecret"

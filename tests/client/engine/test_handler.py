@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -93,6 +94,21 @@ async def test_lost_connection_reconnects_after_errors(fake: FakeBroker, cores: 
     assert handler.state is State.CONNECTING and not handler.is_connected
     connection = await handler.ready(10)
     assert handler.attempts == 4 and connection is handler.connection and handler.is_connected
+
+
+async def test_last_disconnected_timestamp_is_the_last_one(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    assert handler.last_disconnected_timestamp == 0
+    before = time.time_ns() // 1_000_000
+    handler.on_connection_lost(handler.connections[0], "the test")
+    lost = handler.last_disconnected_timestamp
+    assert before <= lost <= time.time() * 1000
+    connection = await handler.ready(10)
+    assert handler.last_disconnected_timestamp == lost
+    await asyncio.sleep(0.002)
+    handler.on_closed_by_broker(connection, None)
+    assert lost < handler.last_disconnected_timestamp <= time.time() * 1000
 
 
 async def test_disconnect_reason_is_kept_and_logged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import AutoClusterFailover, Client, ClientConfig, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+from pulsar_native import (
+    AutoClusterFailover,
+    Client,
+    ClientConfig,
+    ControlledClusterFailover,
+    PolledServiceInfo,
+    ServiceInfo,
+    ServiceInfoProvider,
+)
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.auth import Authentication
 from pulsar_native.config import ProducerConfig
@@ -27,6 +36,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
+from support.http_peer import Answer, http_peer
 from support.until import until, wait_until
 
 Cores = Callable[..., ClientCore]
@@ -257,6 +267,36 @@ async def test_provider_polled_outlives_failed_change(
     assert error.__name__ in caplog.text and "very-secret" not in caplog.text
     urls[0] = fake.url
     await until(lambda: core.service.info.service_url == fake.url, 10)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C2", "C22", "C230")
+async def test_controlled_failover_default_until_good_answer(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, own = {"authPluginClassName": "token", "authParamsString": "token:very-secret"}, Counting(b"own")
+    answer: list[dict[str, str]] = [{"serviceUrl": second.url, **token, "authParamsString": "very-secret"}]
+    caplog.set_level("DEBUG")
+    with http_peer(lambda _: Answer(200, json.dumps(answer[0]).encode())) as peer:
+        failover = ControlledClusterFailover(fake.url, peer.url, {"X": "very-secret"}, check_interval_ms=20)
+        core = cores(failover, authentication=own, tls_trust_certs_file_path="/own.pem")
+        await core.topic_partitions("t")
+        await until(lambda: caplog.text.count("The service URL stays as it is: ") > 1, 10)
+        assert (core.service.info.service_url, len(fake.peers)) == (fake.url, 1)
+        answer[0] = {"serviceUrl": second.url, **token}
+        await until(lambda: core.service.info.service_url == second.url, 10)
+        # What the answer leaves out is the client's own.
+        assert core.service.info.tls_trust_certs_file_path == "/own.pem"
+        await core.topic_partitions("t")
+        asked = len(peer.asked)
+        await until(lambda: len(peer.asked) > asked + 2, 10)
+        await core.topic_partitions("t")
+        answer[0] = {"serviceUrl": fake.url}
+        await until(lambda: core.service.info.service_url == fake.url, 10)
+        await core.topic_partitions("t")
+    used = [[seen.command.connect.auth_data for seen in each.seen(Kind.CONNECT)] for each in (fake, second)]
+    assert used == [[b"own", b"own"], [b"very-secret"]]
+    assert "very-secret" not in caplog.text
 
 
 def fails_once(function: Callable[[], None], error: BaseException) -> Callable[[], None]:

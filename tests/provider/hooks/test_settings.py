@@ -195,6 +195,9 @@ def test_start_of_process_that_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -
         ({"client_options": {"listener_name": "x"}}, "it is a field of its own"),
         ({"client_options": {"authentication": "token:s3cret"}}, "has no option 'authentication'"),
         ({"client_options": {"connections_per_broker": "two"}}, "connections_per_broker"),
+        ({"client_options": {"socks5_proxy_address": "me:s3cret@p:1"}}, "socks5_proxy_address must be host:port"),
+        ({"client_options": {"socks5_proxy_password": "s3cret"}}, "has no option 'socks5_proxy_password'"),
+        ({"client_options": {"proxy_service_url": "pulsar+ssl://p:1"}}, "the service URL must begin with pulsar.ssl"),
         ({"client_options": {"connections_per_broker": 1.5}}, "connections_per_broker must be an int"),
         ({"topic_url_template": "ftp://console/{topic}"}, "must begin with http"),
         ({"topic_url_template": "https://console/{name}"}, "unknown name {name}"),
@@ -317,7 +320,7 @@ async def _first_event(trigger: PulsarMessageQueueTrigger) -> Any:
 
 
 def test_client_options_reach_the_client(connection: Connection) -> None:
-    options = {"connections_per_broker": 2, "memory_limit_bytes": 1, "keep_alive_interval_seconds": 5}
+    options = {"connections_per_broker": 2, "memory_limit_bytes": 1, "socks5_proxy_address": "p:1080"}
     for given in (options, json.dumps(options)):
         config = PulsarHook(connection(service_url=URL, client_options=given)).client_config()
         assert {name: getattr(config, name) for name in options} == options

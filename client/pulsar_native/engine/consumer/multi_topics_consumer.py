@@ -662,6 +662,11 @@ class MultiTopicsConsumer:
         """True if every partition is connected."""
         return not self.subscriptions.has_ended and all(child.is_connected for child in self.children)
 
+    @property
+    def last_disconnected_timestamp(self) -> int:
+        """Time of any current partition's last disconnection in ms since 1970, 0 if there was none."""
+        return max((child.last_disconnected_timestamp for child in self.children), default=0)
+
 
 def _checked(target: object) -> SeekTarget:
     if isinstance(target, MessageId):

@@ -235,6 +235,11 @@ class TopicProducer:
         return all(child.is_connected for child in self.children if child.is_started)
 
     @property
+    def last_disconnected_timestamp(self) -> int:
+        """Time of any partition's last disconnection in ms since 1970, 0 if there was none."""
+        return max(child.last_disconnected_timestamp for child in self.children)
+
+    @property
     def is_closed(self) -> bool:
         """True after the producer was closed."""
         return all(child.state is State.CLOSED for child in self.children)

@@ -290,6 +290,18 @@ async def test_close_wakes_waiters_and_listener(fake: FakeBroker, cores: Cores) 
     assert caught.value.__context__ is None
 
 
+async def test_last_disconnected_timestamp_is_the_latest_topics(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await consumer.seek(1234)  # a close by the broker that is no disconnection
+    assert consumer.last_disconnected_timestamp == 0
+    for child, at in zip(consumer.children, (5, 7), strict=True):
+        child.last_disconnected_timestamp = at
+    assert consumer.last_disconnected_timestamp == 7
+    # A pattern may have no topic now.
+    consumer.subscriptions.children = []
+    assert consumer.last_disconnected_timestamp == 0
+
+
 async def test_dequeue_raises_failure_of_a_partition(fake: FakeBroker, cores: Cores) -> None:
     consumer = await subscribe(cores(fake.url))
     child = consumer.children[1]

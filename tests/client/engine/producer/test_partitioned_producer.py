@@ -137,6 +137,15 @@ async def test_message_router_called_once_for_full_queue(fake: FakeBroker, cores
     assert full.retry() is None and next(calls) == 3 and producer.children[0].core.pending_messages == 1
 
 
+async def test_last_disconnected_timestamp_is_the_latest_partitions(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[TOPIC] = 2
+    producer = await producer_of(cores(fake.url))
+    assert producer.last_disconnected_timestamp == 0
+    for child, at in zip(producer.children, (7, 5), strict=True):
+        child.last_disconnected_timestamp = at
+    assert producer.last_disconnected_timestamp == 7
+
+
 async def test_growth_joins_new_partitions_under_the_name(fake: FakeBroker, cores: Cores) -> None:
     fake.partitions[TOPIC] = 1
     producer = await producer_of(cores(fake.url), message_routing_mode=PartitionsRoutingMode.RoundRobinDistribution)
