@@ -164,7 +164,7 @@ def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
     assert [content for _, content in read(pair.green.service_url, name)] == [b"primary", b"back"]
 
 
-@pytest.mark.proves("C2", "C22", "C230")
+@pytest.mark.proves("C2", "C22")
 def test_a_web_service_moves_the_client_and_the_producer_continues(
     api: Api, pair: Pair, topic: NewTopic, eventually: Eventually
 ) -> None:

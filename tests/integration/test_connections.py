@@ -84,7 +84,6 @@ def test_an_idle_connection_is_given_up_and_made_again(
     assert through.accepted == 2
 
 
-@pytest.mark.proves("C231")
 def test_last_disconnected_timestamp_of_cut_and_unload(
     api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:

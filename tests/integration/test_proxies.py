@@ -36,7 +36,6 @@ def secured(broker: Standalone) -> dict[str, Any]:
     }
 
 
-@pytest.mark.proves("C232")
 def test_sni_proxy_publish_and_consume(api: Api, secure_broker: Standalone, sni: SniProxy) -> None:
     # Nothing listens at the broker's own address: every connection goes to the proxy.
     client = api.client(
@@ -51,7 +50,6 @@ def test_sni_proxy_publish_and_consume(api: Api, secure_broker: Standalone, sni:
     assert set(sni.names) == {"localhost"}
 
 
-@pytest.mark.proves("C232")
 def test_sni_proxy_certificate_of_another_host_refused(api: Api, secure_broker: Standalone, sni: SniProxy) -> None:
     client = api.client(
         "pulsar+ssl://other.internal:6651",
@@ -64,7 +62,6 @@ def test_sni_proxy_certificate_of_another_host_refused(api: Api, secure_broker: 
     assert set(sni.names) == {"other.internal"}
 
 
-@pytest.mark.proves("C233")
 def test_socks5_proxy_publish_reconnect_and_consume(api: Api, broker: Broker, topic: NewTopic) -> None:
     name, port = topic(), urlsplit(broker.service_url).port
     with Socks5Server({"broker.internal": HOST}, LOGIN) as proxy:
@@ -88,7 +85,6 @@ def test_socks5_proxy_publish_reconnect_and_consume(api: Api, broker: Broker, to
         client.close()
 
 
-@pytest.mark.proves("C233")
 def test_socks5_proxy_tls_checks_the_broker(api: Api, secure_broker: Standalone) -> None:
     port = urlsplit(secure_broker.service_url_tls).port
     with Socks5Server({"localhost": HOST, "other.internal": HOST}) as proxy:

@@ -24,19 +24,19 @@ def http_headers_of(authentication: Credentials) -> dict[str, str]:
     return checked_headers(f"{what} returned", headers, failure)
 
 
-def checked_headers(told: str, headers: object, failure: type[PulsarException]) -> dict[str, str]:
+def checked_headers(what: str, headers: object, failure: type[PulsarException]) -> dict[str, str]:
     """Return the headers if they are a dict of names and values that can be sent, or raise `failure`.
 
-    `told` begins its text: where they are from, and a verb.
+    `what` begins its text: where they are from, and a verb.
     """
     if not isinstance(headers, dict):
-        raise failure(f"{told} {type(headers).__name__}, not dict")
+        raise failure(f"{what} {type(headers).__name__}, not dict")
     for name, value in headers.items():
         # The values are not repeated: they are the secret.
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise failure(f"{told} a name that no header has")
+            raise failure(f"{what} a name that no header has")
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
-            raise failure(f"{told} a value of {name!r} that is not one line of text")
+            raise failure(f"{what} a value of {name!r} that is not one line of text")
     return headers
 
 

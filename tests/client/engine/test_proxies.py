@@ -56,7 +56,6 @@ def sni(tls_fake: FakeBroker) -> Iterator[SniProxy]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C232")
 async def test_sni_proxy_finds_each_broker_by_name(tls_fake: FakeBroker, sni: SniProxy, cores: Cores) -> None:
     tls_fake.answers[Kind.LOOKUP] = lambda peer, command: [found(command, "pulsar+ssl://one.internal:6651")]
     url = "pulsar+ssl://service.internal:6651"
@@ -69,7 +68,6 @@ async def test_sni_proxy_finds_each_broker_by_name(tls_fake: FakeBroker, sni: Sn
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C232")
 async def test_sni_proxy_certificate_is_for_the_broker(
     tls_fake: FakeBroker, sni: SniProxy, cores: Cores, certificates: Certificates
 ) -> None:
@@ -129,7 +127,6 @@ async def test_sni_proxy_refuses_clusters_without_tls(
     assert core.service.info.service_url == "pulsar+ssl://one.internal:6651"
 
 
-@pytest.mark.proves("C232")
 def test_diagnose_through_sni_proxy(tls_fake: FakeBroker, sni: SniProxy) -> None:
     config = ClientConfig(
         service_url="pulsar+ssl://service.internal:6651",
@@ -158,7 +155,6 @@ def through(proxy: Socks5Server, password: object = LOGIN[1]) -> dict[str, objec
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C233")
 async def test_socks5_proxy_resolves_names_and_logs_in(
     fake: FakeBroker, socks5: Socks5Server, cores: Cores, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,7 +245,6 @@ async def test_socks5_proxy_failover_probes_through_it(fake: FakeBroker, socks5:
         await core.update_service_url("http://one.internal:8080")
 
 
-@pytest.mark.proves("C233")
 def test_diagnose_through_socks5_proxy(fake: FakeBroker, socks5: Socks5Server) -> None:
     url = f"pulsar://service.internal:{fake.port}"
     options: dict[str, Any] = through(socks5)

@@ -270,7 +270,7 @@ async def test_provider_polled_outlives_failed_change(
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C2", "C22", "C230")
+@pytest.mark.proves("C2", "C22")
 async def test_controlled_failover_default_until_good_answer(
     fake: FakeBroker, second: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
 ) -> None:
