@@ -26,6 +26,7 @@ from pulsar_native.enums import (
     ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     Result,
+    SubscriptionMode,
     TransactionState,
 )
 from pulsar_native.exceptions import (
@@ -359,6 +360,7 @@ __all__ = [
     "ServiceInfoProvider",
     "ServiceUnitNotReady",
     "ShutdownReport",
+    "SubscriptionMode",
     "SubscriptionNotFound",
     "TableView",
     "Timeout",

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, TypedDict
 from pulsar_native._option_docs import parameters
 from pulsar_native.config import Range, RedeliveryBackoff
 from pulsar_native.crypto import KeyReader
-from pulsar_native.enums import ConsumerCryptoFailureAction, HashingScheme, ProducerCryptoFailureAction
+from pulsar_native.enums import (
+    ConsumerCryptoFailureAction,
+    HashingScheme,
+    ProducerCryptoFailureAction,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ class ConsumerOptions(TypedDict, total=False):
     negative_ack_redelivery_backoff: RedeliveryBackoff | None
     negative_ack_redelivery_delay_precision: int
     enable_retry: bool
+    subscription_mode: SubscriptionMode
     priority_level: int
     expire_time_of_incomplete_chunked_message_ms: int
     auto_update_partitions: bool

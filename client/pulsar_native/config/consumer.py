@@ -66,8 +66,9 @@ class ConsumerConfig(Config):
 
     :param subscription_name: the subscription; created if it does not exist.
     :param consumer_type: a `ConsumerType`. Default Exclusive: a second consumer raises `ConsumerBusy`.
-    :param subscription_mode: `SubscriptionMode.Durable`, or `NonDurable`, which ends with its last consumer. Default
-        Durable.
+    :param subscription_mode: a `SubscriptionMode`. Default Durable. `NonDurable` leaves nothing at the broker once its
+        last consumer is closed; after a lost connection or an unload it continues behind the last message that was
+        received, acknowledged or not. `NotAllowedError` if a durable subscription has the name.
     :param initial_position: position of a subscription that does not exist yet: `Latest` (default) or `Earliest`.
     :param receiver_queue_size: number of messages that the broker sends ahead of `receive`, at least 0. Default 1000.
         With 0 each `receive` requests one message; one topic without partitions, no `batch_receive`.
@@ -106,7 +107,7 @@ class ConsumerConfig(Config):
     :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
     :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
         Default False.
-    :param start_message_id: position of a non-durable subscription. Default None.
+    :param start_message_id: position of a reader's subscription. Default None: not a reader's.
     :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
         Default False.
     :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
@@ -184,6 +185,18 @@ class ConsumerConfig(Config):
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
 
+    @property
+    def is_reader(self) -> bool:
+        """True for the consumer of a reader, which acknowledges nothing and is alone on its subscription."""
+        return self.start_message_id is not None
+
+    @property
+    def start(self) -> MessageId | None:
+        """Position that a non-durable subscription starts at; None for a durable one, which the broker stores."""
+        if self.start_message_id is not None or self.subscription_mode is SubscriptionMode.Durable:
+            return self.start_message_id
+        return MessageId.earliest if self.initial_position is InitialPosition.Earliest else MessageId.latest
+
     def _check_key_shared(self) -> None:
         policy = self.key_shared_policy
         if policy is not None and not isinstance(policy, KeySharedPolicy):
@@ -192,9 +205,7 @@ class ConsumerConfig(Config):
             )
         # A reader with key_hash_range is an exclusive consumer with this policy.
         require(
-            policy is None
-            or self.consumer_type is ConsumerType.KeyShared
-            or self.subscription_mode is SubscriptionMode.NonDurable,
+            policy is None or self.consumer_type is ConsumerType.KeyShared or self.is_reader,
             "key_shared_policy needs consumer_type=ConsumerType.KeyShared; a reader has key_hash_range",
         )
 

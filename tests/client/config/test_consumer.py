@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.config import ConsumerConfig, MultiplierRedeliveryBackoff
-from pulsar_native.enums import ConsumerType
+from pulsar_native.config import ConsumerConfig, KeySharedPolicy, MultiplierRedeliveryBackoff, ReaderConfig
+from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.message_id import MessageId
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,11 @@ from pulsar_native.exceptions import InvalidConfiguration
         ({"ack_timeout_redelivery_backoff": MultiplierRedeliveryBackoff()}, "needs unacked_messages_timeout_ms"),
         ({"dead_letter_policy": {"max_redeliver_count": 1}}, "ConsumerDeadLetterPolicy"),
         ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
+        ({"subscription_mode": "NonDurable"}, "Durable, SubscriptionMode.NonDurable, not 'NonDurable'"),
+        (
+            {"subscription_mode": SubscriptionMode.NonDurable, "key_shared_policy": KeySharedPolicy()},
+            "consumer_type=ConsumerType.KeyShared",
+        ),
     ],
 )
 def test_consumer_option_out_of_range_raises(options: dict[str, Any], message: str) -> None:
@@ -52,3 +58,16 @@ def test_consumer_option_out_of_range_raises(options: dict[str, Any], message: s
 def test_tick_as_long_as_the_time_out_is_taken() -> None:
     config = ConsumerConfig(subscription_name="s", unacked_messages_timeout_ms=3000, unacked_messages_tick_ms=3000)
     assert config.unacked_messages_tick_ms == 3000
+
+
+@pytest.mark.parametrize(
+    ("position", "start"),
+    [(InitialPosition.Earliest, MessageId.earliest), (InitialPosition.Latest, MessageId.latest)],
+)
+def test_start_of_non_durable_subscription_is_initial_position(position: InitialPosition, start: MessageId) -> None:
+    config = ConsumerConfig(subscription_name="s", initial_position=position)
+    assert (config.start, config.is_reader) == (None, False)
+    config = config.replace(subscription_mode=SubscriptionMode.NonDurable)
+    assert (config.start, config.is_reader) == (start, False)
+    reader = ReaderConfig(topic="t", start_message_id=MessageId(1, 2, 3)).consumer_config()
+    assert (reader.start, reader.is_reader) == (MessageId(1, 2, 3), True)
