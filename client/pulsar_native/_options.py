@@ -69,6 +69,7 @@ class ConsumerOptions(TypedDict, total=False):
     negative_ack_redelivery_delay_precision: int
     enable_retry: bool
     subscription_mode: SubscriptionMode
+    start_paused: bool
     priority_level: int
     expire_time_of_incomplete_chunked_message_ms: int
     auto_update_partitions: bool

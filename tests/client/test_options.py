@@ -184,6 +184,7 @@ CONSUMER_OPTIONS: list[dict[str, Any]] = [
         "negative_ack_redelivery_delay_precision": 9,
         "enable_retry": True,
         "subscription_mode": SubscriptionMode.NonDurable,
+        "start_paused": True,
         "priority_level": 1,
         "subscription_properties": {"c": "d"},
         "expire_time_of_incomplete_chunked_message_ms": 60_001,

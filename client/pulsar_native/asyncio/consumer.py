@@ -466,7 +466,7 @@ class Consumer(Receiving[T_co]):
         self._inner.pause(strict=strict)
 
     def resume(self) -> None:
-        """Grant permits again after `pause`. Not a coroutine."""
+        """Grant permits again after `pause`, or for the first time with `start_paused`. Not a coroutine."""
         check_generation(self._generation)
         self._inner.resume()
 

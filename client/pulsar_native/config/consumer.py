@@ -76,6 +76,8 @@ class ConsumerConfig(Config):
         equal share of at least 1. Default 50000.
     :param auto_scaled_receiver_queue_size_enabled: True begins with a queue of 1, which grows to `receiver_queue_size`
         as needed and counts against the client's `memory_limit_bytes` (PIP-74). Default False.
+    :param start_paused: True subscribes as if `pause()` had been called: no message is requested, of topics that are
+        added later neither, until `resume()`. Default False.
     :param consumer_name: name shown in the topic's statistics; it orders the consumers of Failover subscriptions.
         Default None: a generated one.
     :param unacked_messages_timeout_ms: milliseconds after which a message that is not acknowledged is redelivered, at
@@ -136,6 +138,7 @@ class ConsumerConfig(Config):
     receiver_queue_size: int = 1000
     max_total_receiver_queue_size_across_partitions: int = 50_000
     auto_scaled_receiver_queue_size_enabled: bool = False
+    start_paused: bool = False
     consumer_name: str | None = None
     unacked_messages_timeout_ms: int | None = None
     unacked_messages_tick_ms: int = 1000

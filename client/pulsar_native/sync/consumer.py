@@ -632,7 +632,7 @@ class Consumer(Receiving[T_co]):
                 pass
 
     def resume(self) -> None:
-        """Grant permits again after `pause`. Does not block; thread-safe."""
+        """Grant permits again after `pause`, or for the first time with `start_paused`. Does not block; thread-safe."""
         check_generation(self._generation)
         self._inner.resume()
 

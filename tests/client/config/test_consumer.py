@@ -24,6 +24,7 @@ from pulsar_native.message_id import MessageId
         ),
         ({"acknowledgment_group_time_ms": -1}, "acknowledgment_group_time_ms"),
         ({"priority_level": -1}, "priority_level"),
+        ({"start_paused": 1}, "start_paused must be True or False, not 1"),
         ({"unacked_messages_timeout_ms": 999}, "at least 1000"),
         pytest.param(
             {"unacked_messages_timeout_ms": 3000, "unacked_messages_tick_ms": 5000},

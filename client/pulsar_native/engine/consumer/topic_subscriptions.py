@@ -93,7 +93,7 @@ class TopicSubscriptions:
         self._wire_schema = wire_schema
         # True after the consumer was closed.
         self.has_ended = False
-        self._is_paused = False
+        self._is_paused = config.start_paused
         # True during a strict pause.
         self.is_held = False
         # True while all partitions are unsubscribed.
