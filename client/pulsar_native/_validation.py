@@ -155,6 +155,13 @@ def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
     return list(given)
 
 
+def message_of(message: Message) -> Message:
+    """Return the message; raise `InvalidMessage` for an id, which cannot be republished, and for several messages."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"Expected a message, not {type_name(message)}; an id is not enough to copy it")
+    return message
+
+
 def retry_delay(delay: timedelta | int) -> int:
     """Return the delay of a retry in milliseconds."""
     if isinstance(delay, timedelta):
