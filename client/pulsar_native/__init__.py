@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         ProducerConfig,
         ReaderConfig,
         RedeliveryBackoff,
+        TopicConfiguration,
         TopicsChangedListener,
     )
     from pulsar_native.crypto import (
@@ -171,6 +172,7 @@ _IMPORTED_AT_USE = {
         "ProducerConfig",
         "ReaderConfig",
         "RedeliveryBackoff",
+        "TopicConfiguration",
         "TopicsChangedListener",
     ),
     "pulsar_native.crypto": (
@@ -365,6 +367,7 @@ __all__ = [
     "TableView",
     "Timeout",
     "TooManyLookupRequestException",
+    "TopicConfiguration",
     "TopicNotFound",
     "TopicTerminated",
     "TopicsChangedListener",

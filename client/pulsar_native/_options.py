@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from pulsar_native._option_docs import parameters
-from pulsar_native.config import Range, RedeliveryBackoff
+from pulsar_native.config import Range, RedeliveryBackoff, TopicConfiguration
 from pulsar_native.crypto import KeyReader
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
@@ -71,6 +71,7 @@ class ConsumerOptions(TypedDict, total=False):
     subscription_mode: SubscriptionMode
     start_paused: bool
     priority_level: int
+    topic_configurations: Sequence[TopicConfiguration]
     expire_time_of_incomplete_chunked_message_ms: int
     auto_update_partitions: bool
     auto_update_partitions_interval_seconds: float

@@ -23,6 +23,7 @@ from pulsar_native.config import (
     MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
+    TopicConfiguration,
 )
 from pulsar_native.crypto import CryptoKeyReader
 from pulsar_native.engine.client import ClientCore
@@ -186,6 +187,7 @@ CONSUMER_OPTIONS: list[dict[str, Any]] = [
         "subscription_mode": SubscriptionMode.NonDurable,
         "start_paused": True,
         "priority_level": 1,
+        "topic_configurations": [TopicConfiguration("t", priority_level=2)],
         "subscription_properties": {"c": "d"},
         "expire_time_of_incomplete_chunked_message_ms": 60_001,
         "auto_update_partitions": False,

@@ -21,6 +21,7 @@ from pulsar_native.config.policies import (
     MultiplierRedeliveryBackoff,
     Range,
     RedeliveryBackoff,
+    TopicConfiguration,
     checked_ranges,
 )
 from pulsar_native.config.producer import ProducerConfig, Router
@@ -44,6 +45,7 @@ __all__ = [
     "ReaderConfig",
     "RedeliveryBackoff",
     "Router",
+    "TopicConfiguration",
     "TopicsChangedListener",
     "checked_ranges",
 ]

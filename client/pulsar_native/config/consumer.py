@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -20,7 +20,13 @@ from pulsar_native.config.base import (
     check_texts,
     require,
 )
-from pulsar_native.config.policies import BatchReceivePolicy, DeadLetterPolicy, KeySharedPolicy, RedeliveryBackoff
+from pulsar_native.config.policies import (
+    BatchReceivePolicy,
+    DeadLetterPolicy,
+    KeySharedPolicy,
+    RedeliveryBackoff,
+    TopicConfiguration,
+)
 from pulsar_native.crypto import KeyReader
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
@@ -31,6 +37,7 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.topic import TopicName
 
 
 class TopicsChangedListener(Protocol):
@@ -106,6 +113,8 @@ class ConsumerConfig(Config):
     :param properties: metadata of the consumer, shown in the topic's statistics. Default none.
     :param subscription_properties: metadata of a subscription that this consumer creates. Default none.
     :param priority_level: level for dispatching, at least 0; 0 is served first. Default 0.
+    :param topic_configurations: a list of `TopicConfiguration` with options of single topics; the first one that
+        matches a topic counts. Default none.
     :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
     :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
         Default False.
@@ -156,6 +165,7 @@ class ConsumerConfig(Config):
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     priority_level: int = 0
+    topic_configurations: Sequence[TopicConfiguration] = ()
     key_shared_policy: KeySharedPolicy | None = None
     replicate_subscription_state_enabled: bool = False
     start_message_id: MessageId | None = None
@@ -199,6 +209,15 @@ class ConsumerConfig(Config):
         if self.start_message_id is not None or self.subscription_mode is SubscriptionMode.Durable:
             return self.start_message_id
         return MessageId.earliest if self.initial_position is InitialPosition.Earliest else MessageId.latest
+
+    def priority_level_of(self, topic: str) -> int:
+        """Return the level of a topic or partition, by its full name."""
+        if self.topic_configurations:
+            name = TopicName.parse(topic)
+            for each in self.topic_configurations:
+                if each.matches(name):
+                    return self.priority_level if each.priority_level is None else each.priority_level
+        return self.priority_level
 
     def _check_key_shared(self) -> None:
         policy = self.key_shared_policy
@@ -247,6 +266,13 @@ def _check_batch_receive_policy(name: str, value: object) -> None:
     )
 
 
+def _check_topic_configurations(name: str, value: object) -> None:
+    require(
+        isinstance(value, list | tuple) and all(isinstance(each, TopicConfiguration) for each in value),
+        f"{name} must be a list of TopicConfiguration, not {value!r}",
+    )
+
+
 def _check_dead_letter_policy(name: str, value: object) -> None:
     require(
         value is None or isinstance(value, DeadLetterPolicy),
@@ -268,6 +294,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "properties": check_strings,
     "subscription_properties": check_strings,
     "priority_level": partial(check_number, minimum=0, maximum=MAX_I32),
+    "topic_configurations": _check_topic_configurations,
     "crypto_key_reader": check_key_reader,
     "batch_receive_policy": _check_batch_receive_policy,
     "pattern_auto_discovery_period": partial(check_number, minimum=0),
