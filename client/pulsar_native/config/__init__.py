@@ -9,7 +9,12 @@ APIs that take the same options show these texts (`_option_docs`).
 
 from pulsar_native.config.base import Config
 from pulsar_native.config.client import ClientConfig
-from pulsar_native.config.consumer import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
+from pulsar_native.config.consumer import (
+    ConsumerConfig,
+    ConsumerEventListener,
+    MessageListenerExecutor,
+    TopicsChangedListener,
+)
 from pulsar_native.config.policies import (
     BatchReceivePolicy,
     ConsumerBatchReceivePolicy,
@@ -39,6 +44,7 @@ __all__ = [
     "DeadLetterPolicy",
     "DeadLetterPolicyBuilder",
     "KeySharedPolicy",
+    "MessageListenerExecutor",
     "MultiplierRedeliveryBackoff",
     "ProducerConfig",
     "Range",

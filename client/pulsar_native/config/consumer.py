@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
@@ -39,6 +39,9 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
 from pulsar_native.topic import TopicName
 
+if TYPE_CHECKING:
+    from pulsar_native.message import Message
+
 
 class TopicsChangedListener(Protocol):
     """Listener for the topics a pattern consumer subscribed to and left, called after the change.
@@ -60,6 +63,17 @@ class ConsumerEventListener(Protocol):
 
     def became_active(self, consumer: Any, partition: int) -> Any: ...
     def became_inactive(self, consumer: Any, partition: int) -> Any: ...
+
+
+class MessageListenerExecutor(Protocol):
+    """Executor of a message listener's calls: decides on which thread each one runs (Java: MessageListenerExecutor).
+
+    `execute` is called for one message of a consumer after the other, in their order, on a listener thread, and must
+    have `runnable` called once, at any time, in any thread, or in this one. Calls that run at the same time are not in
+    order: an executor that keeps the order of keys runs those of one `message.partition_key()` one after the other.
+    """
+
+    def execute(self, message: Message[Any], runnable: Callable[[], None]) -> Any: ...
 
 
 _USUAL_LIMITS = BatchReceivePolicy()
