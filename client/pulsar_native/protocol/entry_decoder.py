@@ -110,6 +110,12 @@ class ReceivedEntry(EntryFields):
         return name if isinstance(name, str) else text_of(name)
 
     @property
+    def replicated_from(self) -> str | None:
+        """Cluster of origin, None for an entry that was published in this one."""
+        cluster = self.parsed.metadata.replicated_from
+        return text_of(cluster) or None
+
+    @property
     def first_sequence_id(self) -> int:
         """The sequence id of the first message."""
         return self.parsed.metadata.sequence_id
