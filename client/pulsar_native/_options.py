@@ -13,9 +13,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from pulsar_native._option_docs import parameters
-from pulsar_native.config import Range, RedeliveryBackoff
+from pulsar_native.config import Range, RedeliveryBackoff, TopicConfiguration
 from pulsar_native.crypto import KeyReader
-from pulsar_native.enums import ConsumerCryptoFailureAction, HashingScheme, ProducerCryptoFailureAction, ProxyProtocol
+from pulsar_native.enums import (
+    ConsumerCryptoFailureAction,
+    HashingScheme,
+    ProducerCryptoFailureAction,
+    ProxyProtocol,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -68,7 +74,10 @@ class ConsumerOptions(TypedDict, total=False):
     negative_ack_redelivery_backoff: RedeliveryBackoff | None
     negative_ack_redelivery_delay_precision: int
     enable_retry: bool
+    subscription_mode: SubscriptionMode
+    start_paused: bool
     priority_level: int
+    topic_configurations: Sequence[TopicConfiguration]
     expire_time_of_incomplete_chunked_message_ms: int
     auto_update_partitions: bool
     auto_update_partitions_interval_seconds: float

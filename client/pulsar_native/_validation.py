@@ -9,8 +9,13 @@ from typing import Any
 
 from pulsar_native._type_names import type_name
 from pulsar_native.arrow.batch import ArrowBatch
-from pulsar_native.config import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
-from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_integer
+from pulsar_native.config import (
+    ConsumerConfig,
+    ConsumerEventListener,
+    MessageListenerExecutor,
+    TopicsChangedListener,
+)
+from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_function, check_integer
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
@@ -155,6 +160,13 @@ def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
     return list(given)
 
 
+def message_of(message: Message) -> Message:
+    """Return the message; raise `InvalidMessage` for an id, which cannot be republished, and for several messages."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"Expected a message, not {type_name(message)}; an id is not enough to copy it")
+    return message
+
+
 def retry_delay(delay: timedelta | int) -> int:
     """Return the delay of a retry in milliseconds."""
     if isinstance(delay, timedelta):
@@ -229,6 +241,15 @@ def checked_topics(
             kind = type(name).__name__
             raise InvalidConfiguration(f"topic must be a str, a list of str, or a compiled pattern, not {kind}")
     return list(names)
+
+
+def check_listener_executor(executor: MessageListenerExecutor | None, listener: object) -> None:
+    """Raise `InvalidConfiguration` for an executor without a listener, or one that lacks its method."""
+    if executor is None:
+        return
+    if listener is None:
+        raise InvalidConfiguration("message_listener_executor needs a message_listener, whose calls it runs")
+    check_function("message_listener_executor.execute", getattr(executor, "execute", None))
 
 
 def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:

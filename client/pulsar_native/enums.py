@@ -186,7 +186,7 @@ class LoggerLevel(OfficialEnum):
 
 
 class SubscriptionMode(Enum):
-    """Durability of a subscription: the broker keeps its position, or deletes it with the last consumer."""
+    """Durability of a subscription: the broker keeps its position, or deletes it with the last consumer (Java)."""
 
     Durable = "durable"
     NonDurable = "non-durable"

@@ -39,6 +39,8 @@ class EntryView(Protocol):
     @property
     def producer_name(self) -> str: ...
     @property
+    def replicated_from(self) -> str | None: ...
+    @property
     def schema_version(self) -> bytes | None: ...
     @property
     def broker_timestamp(self) -> int | None: ...
@@ -102,6 +104,10 @@ class Message(MessageFields, Generic[T_co]):
         """Return the name of the producer."""
         return self.entry.producer_name
 
+    def replicated_from(self) -> str | None:
+        """Return the name of the cluster the message was published in, None if that is this one."""
+        return self.entry.replicated_from
+
     def has_null_value(self) -> bool:
         """Return whether this is a null value (a tombstone on compacted topics)."""
         return self._single().null_value
@@ -126,6 +132,16 @@ class Message(MessageFields, Generic[T_co]):
         """Return the writer's schema version as a number, None without schema."""
         version = self.entry.schema_version
         return int.from_bytes(version, "big") if version else None
+
+    def reader_schema(self) -> Any:
+        """Return the `Schema` that decodes the value, None without a schema version (Java: getReaderSchema).
+
+        For schemas that read by the writer's definition (AVRO, AUTO_CONSUME) its `schema_info()` is the registered one
+        of the message's version, and its `decode` reads payloads of that version; for others it is the consumer's.
+        Raises `InvalidRecord` if the registry does not have that version.
+        """
+        version = self.entry.schema_version
+        return self.entry.schema.at_version(version) if version else None
 
     def encryption_context(self) -> EncryptionContext | None:
         """Return the encryption context, None if the message was not encrypted.
@@ -329,6 +345,12 @@ class RoutedMessage(Message[bytes]):
     def producer_name(self) -> str:
         """Return "": the producer's name is not part of an outgoing message."""
         return ""
+
+    def replicated_from(self) -> None:
+        """Return None: the message is published here."""
+
+    def reader_schema(self) -> None:
+        """Return None: nothing is decoded."""
 
     def has_null_value(self) -> bool:
         """Return whether this is a null value."""

@@ -21,6 +21,8 @@ DIFFERENT: dict[str, dict[str, tuple[object, object]]] = {
     },
     "Client.subscribe": {
         "message_listener": (("MessageListener[S] | None", None, _BY_POSITION), None),
+        # As Java's futures, the asyncio API has no listeners: a task that iterates is one.
+        "message_listener_executor": (("MessageListenerExecutor | None", None, _BY_NAME), None),
         "is_pattern_topic": (None, ("bool", False, _BY_POSITION)),
         "pattern_auto_discovery_period": (("int", 60, _BY_POSITION), ("float", 60, _BY_NAME)),
     },

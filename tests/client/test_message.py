@@ -26,6 +26,7 @@ class Entry:
         self.batch_size, self.is_batch = 0, False
         self.first_chunk: MessageId | None = None
         self.publish_time, self.producer_name = 1234, "p"
+        self.replicated_from: str | None = None
         self.schema_version: bytes | None = None
         self.broker_timestamp: int | None = None
         self.first_sequence_id = 100
@@ -212,5 +213,6 @@ def test_routed_message_has_nothing_of_a_stored_one() -> None:
     assert (message.event_timestamp(), message.publish_timestamp(), message.sequence_id()) == (0, 0, -1)
     assert (message.schema_version(), message.schema_version_bytes(), message.int_schema_version()) == ("", None, None)
     assert (message.producer_name(), message.topic_name(), message.message_id()) == ("", "", MessageId())
+    assert message.replicated_from() is message.reader_schema() is None  # type: ignore[func-returns-value]
     assert message.encryption_context() is message.index() is message.broker_publish_time() is None  # type: ignore[func-returns-value]
     assert message.redelivery_count() == 0 and message.has_null_value()

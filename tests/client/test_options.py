@@ -23,6 +23,7 @@ from pulsar_native.config import (
     MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
+    TopicConfiguration,
 )
 from pulsar_native.crypto import CryptoKeyReader
 from pulsar_native.engine.client import ClientCore
@@ -192,7 +193,10 @@ CONSUMER_OPTIONS: list[dict[str, Any]] = [
         "negative_ack_redelivery_backoff": MultiplierRedeliveryBackoff(min_delay_ms=1),
         "negative_ack_redelivery_delay_precision": 9,
         "enable_retry": True,
+        "subscription_mode": SubscriptionMode.NonDurable,
+        "start_paused": True,
         "priority_level": 1,
+        "topic_configurations": [TopicConfiguration("t", priority_level=2)],
         "subscription_properties": {"c": "d"},
         "expire_time_of_incomplete_chunked_message_ms": 60_001,
         "auto_update_partitions": False,
@@ -227,7 +231,7 @@ READER_OPTIONS: list[dict[str, Any]] = [
 NO_OPTIONS: dict[type[Config], set[str]] = {
     ClientConfig: {"proxy_protocol"},
     ProducerConfig: {"round_robin_partition_switch_frequency", "initial_subscription_name"},
-    ConsumerConfig: {"subscription_mode", "start_message_id"},
+    ConsumerConfig: {"start_message_id"},
     ReaderConfig: set(),
 }
 
@@ -395,7 +399,7 @@ NEEDED: dict[str, dict[str, Any]] = {
         *((method, "colour") for method in NEEDED),
         # Fields of the configuration that are no options.
         ("create_producer", "initial_subscription_name"),
-        ("subscribe", "subscription_mode"),
+        ("subscribe", "start_message_id"),
         ("create_table_view", "receiver_queue_size"),
     ],
 )

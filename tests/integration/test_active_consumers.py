@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 import time
 import weakref
@@ -13,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConsumerType, InitialPosition, InvalidConfiguration, Message
+from pulsar_native import (
+    Client,
+    ConsumerType,
+    InitialPosition,
+    InvalidConfiguration,
+    Message,
+    TopicConfiguration,
+)
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.relay import NewRelay
@@ -239,3 +247,38 @@ def test_levels_below_nought_are_refused(api: Api) -> None:
     with pytest.raises(InvalidConfiguration, match="priority_level"):
         api.client("pulsar://127.0.0.1:1").subscribe("t", "sub", ConsumerType.Shared, priority_level=-1)
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.proves("C103")
+@pytest.mark.parametrize("by", ["names", "pattern"])
+def test_topics_of_one_consumer_have_levels_of_their_own(
+    client: Any, namespace: Callable[[], str], stats: Stats, eventually: Eventually, by: str
+) -> None:
+    space = namespace()
+    names = [f"persistent://{space}/{name}" for name in ("orders", "lines")]
+    for name in names:
+        client.create_producer(name).close()
+    topics = names if by == "names" else re.compile(f"persistent://{space}/.*")
+
+    def subscribe(subscription: str, who: str, first: Any, second: Any) -> None:
+        options = [TopicConfiguration(first, priority_level=0), TopicConfiguration(second, priority_level=1)]
+        client.subscribe(
+            topics,
+            subscription,
+            ConsumerType.Failover,
+            consumer_name=who,
+            priority_level=7,
+            topic_configurations=options,
+        )
+
+    # Of consumers of one level the topic's name picks one, the same on both subscriptions.
+    orders, lines = names[0], re.compile(".*/lines")
+    subscribe("one", "a", orders, lines)
+    subscribe("one", "b", lines, orders)
+    subscribe("two", "a", lines, orders)
+    subscribe("two", "b", orders, lines)
+
+    def active(subscription: str) -> list[str]:
+        return [stats(name)["subscriptions"][subscription]["activeConsumerName"] for name in names]
+
+    eventually(lambda: (active("one"), active("two")) == (["a", "b"], ["b", "a"]))

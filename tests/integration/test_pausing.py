@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -351,3 +352,83 @@ def test_a_listener_may_pause_its_consumer(plain_client: Client, topic: NewTopic
         time.sleep(0.05)  # what must not happen has its chance
         assert heard == contents(0, number)
         consumer.resume()
+
+
+@pytest.mark.proves("C131")
+@pytest.mark.parametrize("size", [0, 1, 10])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_consumer_that_starts_paused_asks_for_nothing_until_it_resumes(
+    client: Any, plain_client: Client, topic: NewTopic, stats: Stats, eventually: Eventually, size: int, strict: bool
+) -> None:
+    name = topic()
+    publish(plain_client, name, *contents(0, 3))
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST, receiver_queue_size=size, start_paused=True)
+    if strict:
+        consumer.pause(strict=True)
+    # A queue of 0 has no batch_receive.
+    (nothing_comes if size else nothing_received)(consumer)
+    assert (seen_of(stats, name, consumer)["availablePermits"], queued(consumer)) == (0, 0)
+    plain_client.create_producer(name).send(b"003")
+    consumer.seek(0)
+    nothing_received(consumer)
+    consumer.resume()
+    assert data_of(take(consumer, 4)) == contents(0, 4)
+
+
+def nothing_received(consumer: Any) -> None:
+    with pytest.raises(Timeout):
+        consumer.receive(200)
+
+
+@pytest.mark.proves("C131")
+def test_a_receive_that_waits_on_a_paused_start_is_served_after_it(
+    client: Any, plain_client: Client, topic: NewTopic, stats: Stats, eventually: Eventually
+) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "sub", receiver_queue_size=0, start_paused=True)
+    publish(plain_client, name, *contents(0, 2))
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(take, consumer, 2)
+        eventually(lambda: seen_of(stats, name, consumer)["availablePermits"] == 0)
+        assert not waiting.done()
+        consumer.resume()
+        assert data_of(waiting.result(20)) == contents(0, 2)
+
+
+@pytest.mark.proves("C131")
+def test_the_topics_of_a_pattern_start_paused_whenever_they_come(
+    client: Any, plain_client: Client, namespace: Callable[[], str], eventually: Eventually
+) -> None:
+    space = namespace()
+    names = [f"persistent://{space}/{name}" for name in ("one", "two")]
+    publish(plain_client, names[0], *contents(0, 1))
+    pattern = re.compile(f"persistent://{space}/.*")
+    consumer = client.subscribe(
+        pattern, "sub", initial_position=EARLIEST, pattern_auto_discovery_period=1, start_paused=True
+    )
+    publish(plain_client, names[1], *contents(1, 2))
+    eventually(lambda: sorted(consumer.topics()) == sorted(names))
+    nothing_comes(consumer)
+    consumer.resume()
+    assert sorted(data_of(take(consumer, 2))) == contents(0, 2)
+
+
+@pytest.mark.proves("C131")
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_listener_is_called_from_the_first_resume_on(
+    plain_client: Client, topic: NewTopic, eventually: Eventually, size: int
+) -> None:
+    name = topic()
+    heard: list[bytes] = []
+    consumer = plain_client.subscribe(
+        name,
+        "sub",
+        message_listener=lambda _consumer, message: heard.append(message.data()),
+        receiver_queue_size=size,
+        start_paused=True,
+    )
+    publish(plain_client, name, *contents(0, 3))
+    time.sleep(0.2)
+    assert heard == []
+    consumer.resume()
+    eventually(lambda: heard == contents(0, 3))

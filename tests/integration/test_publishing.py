@@ -35,6 +35,7 @@ from pulsar_native import (
     Timeout,
     TopicTerminated,
 )
+from pulsar_native.protocol.producer import ProducerCore
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.raw import commands_of, sent_entries
@@ -639,3 +640,27 @@ def test_ids_are_never_reused_on_a_connection(api: Api, broker: Broker, relay: N
 def test_errors_have_the_official_base(client: Any, topic: NewTopic) -> None:
     with pytest.raises(PulsarException):
         client.create_producer("persistent://no-such-tenant/at/all/slashes")
+
+
+@pytest.mark.proves("C82")
+@pytest.mark.parametrize("batching", [False, True])
+def test_a_message_tells_the_cluster_it_was_replicated_from(
+    api: Api, client: Any, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, batching: bool
+) -> None:
+    """There is one cluster: the producer writes what a replicator does."""
+    made = ProducerCore._metadata
+
+    def replicated(core: ProducerCore, *arguments: Any) -> Any:
+        metadata, transaction = made(core, *arguments)
+        metadata.replicated_from = "west"
+        return metadata, transaction
+
+    name = topic()
+    consumer = client.subscribe(name, "sub")
+    producer = client.create_producer(name, batching_enabled=batching)
+    api.send_all(producer, [b"own", b"too"])
+    monkeypatch.setattr(ProducerCore, "_metadata", replicated)
+    api.send_all(producer, [b"west", b"too"])
+    messages = [consumer.receive(10_000) for _ in range(4)]
+    assert [message.replicated_from() for message in messages] == [None, None, "west", "west"]
+    assert {message.reader_schema() for message in messages} == {None}

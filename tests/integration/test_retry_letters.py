@@ -14,6 +14,7 @@ from pulsar_native import (
     ConsumerDeadLetterPolicy,
     ConsumerInterceptor,
     ConsumerType,
+    CumulativeAcknowledgementNotAllowedError,
     InitialPosition,
     InvalidConfiguration,
     InvalidMessage,
@@ -216,3 +217,51 @@ def test_interceptors_hear_of_messages_put_back(client: Any, topic: NewTopic) ->
     message = consumer.receive(15_000)
     consumer.reconsume_later(message, 0)
     assert heard == [message.message_id().serialize()]
+
+
+@pytest.mark.proves("C151")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_a_cumulative_retry_ends_what_came_before_it(
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually, kind: ConsumerType
+) -> None:
+    name = topic()
+    heard: list[tuple[str, MessageId]] = []
+
+    class Hears(ConsumerInterceptor):
+        def on_acknowledge(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            heard.append(("one", message_id))
+
+        def on_acknowledge_cumulative(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            heard.append(("all", message_id))
+
+    options = {**SHARED, "consumer_type": kind, "dead_letter_policy": ConsumerDeadLetterPolicy(1)}
+    consumer = client.subscribe(name, "sub", **options, interceptors=[Hears()])
+    api.send_all(client.create_producer(name, batching_enabled=False), [b"0", b"1", b"2", b"3"])
+    messages = [consumer.receive(15_000) for _ in range(4)]
+    consumer.reconsume_later_cumulative(messages[2], 0, {"reason": "no"})
+    assert heard == [("all", messages[2].message_id())]
+    again = consumer.receive(15_000)
+    assert (again.data(), again.topic_name(), again.properties()["reason"]) == (b"2", f"{name}-sub-RETRY", "no")
+    assert nothing_comes(consumer, 200)
+    eventually(lambda: backlog(stats, name) == 1)
+    consumer.reconsume_later_cumulative(again, timedelta(0))
+    assert first_letter(client, f"{name}-sub-DLQ").data() == b"2"
+    eventually(lambda: backlog(stats, f"{name}-sub-RETRY") == 0)
+
+
+@pytest.mark.proves("C151")
+def test_a_cumulative_retry_is_refused_before_anything_is_published(client: Any, topic: NewTopic) -> None:
+    name = topic()
+    client.create_producer(name).send(b"0")
+    for kind in (ConsumerType.Shared, ConsumerType.KeyShared):
+        consumer = client.subscribe(name, f"sub-{kind}", **{**SHARED, "consumer_type": kind})
+        message = consumer.receive(15_000)
+        with pytest.raises(CumulativeAcknowledgementNotAllowedError):
+            consumer.reconsume_later_cumulative(message, 0)
+        assert nothing_comes(consumer, 200)
+    for wrong in (message.message_id(), [message]):
+        with pytest.raises(InvalidMessage, match="an id is not enough"):
+            consumer.reconsume_later_cumulative(wrong, 0)
+    plain = client.subscribe(name, "plain", initial_position=EARLIEST)
+    with pytest.raises(InvalidConfiguration, match="enable_retry"):
+        plain.reconsume_later_cumulative(plain.receive(15_000), 0)

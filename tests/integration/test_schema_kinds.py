@@ -122,8 +122,12 @@ def test_a_consumer_takes_whatever_the_topic_has_version_by_version(
     client.create_producer(name).send(b"\xffraw")
     client.create_producer(name, schema=narrow).send({"n": 1})
     client.create_producer(name, schema=wide).send({"n": 2, "more": "x"})
-    raw, first, second = (consumer.receive(10_000).value() for _ in range(3))
-    assert raw == b"\xffraw"
+    messages = [consumer.receive(10_000) for _ in range(3)]
+    raw, first, second = (message.value() for message in messages)
+    assert raw == b"\xffraw" and messages[0].reader_schema() is None
+    readers = [message.reader_schema() for message in messages[1:]]
+    assert [reader.schema_info().definition() for reader in readers] == [NUMBER, WIDER]
+    assert readers[0].decode(messages[1].data()) == first
     # Each by its own version, not resolved to the newest.
     assert (first, second) == ({"n": 1}, {"n": 2, "more": "x"})
     assert isinstance(first, GenericRecord) and isinstance(second, GenericRecord)

@@ -80,6 +80,13 @@ def test_a_newer_class_reads_old_rows_with_its_defaults(client: Any, topic: NewT
     messages = [consumer.receive(10_000) for _ in range(2)]
     assert [message.int_schema_version() for message in messages] == [0, 1]
     assert [message.value() for message in messages] == [new("x", MOMENT, 1, None), new("y", MOMENT, 2, "m")]
+    readers = [message.reader_schema() for message in messages]
+    assert [reader.decode(message.data()) for reader, message in zip(readers, messages, strict=True)] == [
+        message.value() for message in messages
+    ]
+    # JSON needs no writer's schema: it is the consumer's own.
+    written = [kind(old), kind(new)] if kind is ours.AvroSchema else [kind(new)] * 2
+    assert [reader.schema_info().data for reader in readers] == [schema.schema_info().data for schema in written]
 
 
 @pytest.mark.proves("C177")

@@ -96,7 +96,7 @@ def core_of(
 ) -> tuple[ConsumerCore, PlainDecoding]:
     """Return a consumer core and its decoding."""
     decoding = PlainDecoding()
-    position = ConsumerPosition(TOPIC, -1, start, inclusive=inclusive, is_durable=durable)
+    position = ConsumerPosition(TOPIC, -1, start, inclusive=inclusive, is_durable=durable, is_reader=not durable)
     return ConsumerCore(3, queue_size, position, decoding, **options), decoding
 
 

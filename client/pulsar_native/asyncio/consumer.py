@@ -432,6 +432,25 @@ class Consumer(Receiving[T_co]):
         delay_ms = _validation.retry_delay(delay)
         await self._inner.reconsume_later(messages, delay_ms, _validation.retry_properties(properties))
 
+    async def reconsume_later_cumulative(
+        self, message: Message, delay: timedelta | int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish a message to the retry topic, and acknowledge everything up to it in its partition.
+
+        Only this message is published again, as in the Java client: those before it are done. Else as
+        `reconsume_later`; raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions,
+        before anything is published.
+
+        :param message: a message; an id is not enough.
+        :param delay: delay, a timedelta or milliseconds; without effect on Exclusive and Failover subscriptions, whose
+            messages the broker does not delay.
+        :param properties: properties added to the copy. Default none.
+        """
+        check_generation(self._generation)
+        delay_ms = _validation.retry_delay(delay)
+        added = _validation.retry_properties(properties)
+        await self._inner.reconsume_later_cumulative(_validation.message_of(message), delay_ms, added)
+
     async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return last message id and mark-delete position of every partition.
 
@@ -474,7 +493,7 @@ class Consumer(Receiving[T_co]):
         self._inner.pause(strict=strict)
 
     def resume(self) -> None:
-        """Grant permits again after `pause`. Not a coroutine."""
+        """Grant permits again after `pause`, or for the first time with `start_paused`. Not a coroutine."""
         check_generation(self._generation)
         self._inner.resume()
 

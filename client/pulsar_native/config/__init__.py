@@ -9,7 +9,12 @@ APIs that take the same options show these texts (`_option_docs`).
 
 from pulsar_native.config.base import Config
 from pulsar_native.config.client import ClientConfig
-from pulsar_native.config.consumer import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
+from pulsar_native.config.consumer import (
+    ConsumerConfig,
+    ConsumerEventListener,
+    MessageListenerExecutor,
+    TopicsChangedListener,
+)
 from pulsar_native.config.policies import (
     BatchReceivePolicy,
     ConsumerBatchReceivePolicy,
@@ -21,6 +26,7 @@ from pulsar_native.config.policies import (
     MultiplierRedeliveryBackoff,
     Range,
     RedeliveryBackoff,
+    TopicConfiguration,
     checked_ranges,
 )
 from pulsar_native.config.producer import ProducerConfig, Router
@@ -38,12 +44,14 @@ __all__ = [
     "DeadLetterPolicy",
     "DeadLetterPolicyBuilder",
     "KeySharedPolicy",
+    "MessageListenerExecutor",
     "MultiplierRedeliveryBackoff",
     "ProducerConfig",
     "Range",
     "ReaderConfig",
     "RedeliveryBackoff",
     "Router",
+    "TopicConfiguration",
     "TopicsChangedListener",
     "checked_ranges",
 ]

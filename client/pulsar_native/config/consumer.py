@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native._type_names import type_name
 from pulsar_native.config.base import (
@@ -20,7 +20,13 @@ from pulsar_native.config.base import (
     check_texts,
     require,
 )
-from pulsar_native.config.policies import BatchReceivePolicy, DeadLetterPolicy, KeySharedPolicy, RedeliveryBackoff
+from pulsar_native.config.policies import (
+    BatchReceivePolicy,
+    DeadLetterPolicy,
+    KeySharedPolicy,
+    RedeliveryBackoff,
+    TopicConfiguration,
+)
 from pulsar_native.crypto import KeyReader
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
@@ -31,6 +37,10 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.topic import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_native.message import Message
 
 
 class TopicsChangedListener(Protocol):
@@ -55,6 +65,17 @@ class ConsumerEventListener(Protocol):
     def became_inactive(self, consumer: Any, partition: int) -> Any: ...
 
 
+class MessageListenerExecutor(Protocol):
+    """Executor of a message listener's calls: decides on which thread each one runs (Java: MessageListenerExecutor).
+
+    `execute` is called for one message of a consumer after the other, in their order, on a listener thread, and must
+    have `runnable` called once, at any time, in any thread, or in this one. Calls that run at the same time are not in
+    order: an executor that keeps the order of keys runs those of one `message.partition_key()` one after the other.
+    """
+
+    def execute(self, message: Message[Any], runnable: Callable[[], None]) -> Any: ...
+
+
 _USUAL_LIMITS = BatchReceivePolicy()
 
 
@@ -66,8 +87,9 @@ class ConsumerConfig(Config):
 
     :param subscription_name: the subscription; created if it does not exist.
     :param consumer_type: a `ConsumerType`. Default Exclusive: a second consumer raises `ConsumerBusy`.
-    :param subscription_mode: `SubscriptionMode.Durable`, or `NonDurable`, which ends with its last consumer. Default
-        Durable.
+    :param subscription_mode: a `SubscriptionMode`. Default Durable. `NonDurable` leaves nothing at the broker once its
+        last consumer is closed; after a lost connection or an unload it continues behind the last message that was
+        received, acknowledged or not. `NotAllowedError` if a durable subscription has the name.
     :param initial_position: position of a subscription that does not exist yet: `Latest` (default) or `Earliest`.
     :param receiver_queue_size: number of messages that the broker sends ahead of `receive`, at least 0. Default 1000.
         With 0 each `receive` requests one message; one topic without partitions, no `batch_receive`.
@@ -75,6 +97,8 @@ class ConsumerConfig(Config):
         equal share of at least 1. Default 50000.
     :param auto_scaled_receiver_queue_size_enabled: True begins with a queue of 1, which grows to `receiver_queue_size`
         as needed and counts against the client's `memory_limit_bytes` (PIP-74). Default False.
+    :param start_paused: True subscribes as if `pause()` had been called: no message is requested, of topics that are
+        added later neither, until `resume()`. Default False.
     :param consumer_name: name shown in the topic's statistics; it orders the consumers of Failover subscriptions.
         Default None: a generated one.
     :param unacked_messages_timeout_ms: milliseconds after which a message that is not acknowledged is redelivered, at
@@ -103,10 +127,12 @@ class ConsumerConfig(Config):
     :param properties: metadata of the consumer, shown in the topic's statistics. Default none.
     :param subscription_properties: metadata of a subscription that this consumer creates. Default none.
     :param priority_level: level for dispatching, at least 0; 0 is served first. Default 0.
+    :param topic_configurations: a list of `TopicConfiguration` with options of single topics; the first one that
+        matches a topic counts. Default none.
     :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
     :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
         Default False.
-    :param start_message_id: position of a non-durable subscription. Default None.
+    :param start_message_id: position of a reader's subscription. Default None: not a reader's.
     :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
         Default False.
     :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
@@ -135,6 +161,7 @@ class ConsumerConfig(Config):
     receiver_queue_size: int = 1000
     max_total_receiver_queue_size_across_partitions: int = 50_000
     auto_scaled_receiver_queue_size_enabled: bool = False
+    start_paused: bool = False
     consumer_name: str | None = None
     unacked_messages_timeout_ms: int | None = None
     unacked_messages_tick_ms: int = 1000
@@ -152,6 +179,7 @@ class ConsumerConfig(Config):
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     priority_level: int = 0
+    topic_configurations: Sequence[TopicConfiguration] = ()
     key_shared_policy: KeySharedPolicy | None = None
     replicate_subscription_state_enabled: bool = False
     start_message_id: MessageId | None = None
@@ -184,6 +212,27 @@ class ConsumerConfig(Config):
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
 
+    @property
+    def is_reader(self) -> bool:
+        """True for the consumer of a reader, which acknowledges nothing and is alone on its subscription."""
+        return self.start_message_id is not None
+
+    @property
+    def start(self) -> MessageId | None:
+        """Position that a non-durable subscription starts at; None for a durable one, which the broker stores."""
+        if self.start_message_id is not None or self.subscription_mode is SubscriptionMode.Durable:
+            return self.start_message_id
+        return MessageId.earliest if self.initial_position is InitialPosition.Earliest else MessageId.latest
+
+    def priority_level_of(self, topic: str) -> int:
+        """Return the level of a topic or partition, by its full name."""
+        if self.topic_configurations:
+            name = TopicName.parse(topic)
+            for each in self.topic_configurations:
+                if each.matches(name):
+                    return self.priority_level if each.priority_level is None else each.priority_level
+        return self.priority_level
+
     def _check_key_shared(self) -> None:
         policy = self.key_shared_policy
         if policy is not None and not isinstance(policy, KeySharedPolicy):
@@ -192,9 +241,7 @@ class ConsumerConfig(Config):
             )
         # A reader with key_hash_range is an exclusive consumer with this policy.
         require(
-            policy is None
-            or self.consumer_type is ConsumerType.KeyShared
-            or self.subscription_mode is SubscriptionMode.NonDurable,
+            policy is None or self.consumer_type is ConsumerType.KeyShared or self.is_reader,
             "key_shared_policy needs consumer_type=ConsumerType.KeyShared; a reader has key_hash_range",
         )
 
@@ -233,6 +280,13 @@ def _check_batch_receive_policy(name: str, value: object) -> None:
     )
 
 
+def _check_topic_configurations(name: str, value: object) -> None:
+    require(
+        isinstance(value, list | tuple) and all(isinstance(each, TopicConfiguration) for each in value),
+        f"{name} must be a list of TopicConfiguration, not {value!r}",
+    )
+
+
 def _check_dead_letter_policy(name: str, value: object) -> None:
     require(
         value is None or isinstance(value, DeadLetterPolicy),
@@ -254,6 +308,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "properties": check_strings,
     "subscription_properties": check_strings,
     "priority_level": partial(check_number, minimum=0, maximum=MAX_I32),
+    "topic_configurations": _check_topic_configurations,
     "crypto_key_reader": check_key_reader,
     "batch_receive_policy": _check_batch_receive_policy,
     "pattern_auto_discovery_period": partial(check_number, minimum=0),

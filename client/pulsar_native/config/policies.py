@@ -1,4 +1,5 @@
-"""Policies of consumers: key ranges, redelivery back-off, limits of a batch receive, dead-letter and retry topics.
+"""Policies of consumers: key ranges, redelivery back-off, limits of a batch receive, dead-letter and retry topics,
+options of single topics.
 
 Key ranges: the broker hashes a message's ordering key, or its key if it has none, by Murmur3 to 0..65535; both bounds
 of a range are included. Ranges of one consumer may not overlap; the broker compares those of different consumers.
@@ -8,6 +9,7 @@ Delays of a redelivery back-off are milliseconds, as in the Java client, so that
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -367,3 +369,40 @@ class DeadLetterPolicyBuilder:
             dead_letter_topic=self._topic,
             initial_subscription_name=self._subscription,
         )
+
+
+# --- options of single topics -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TopicConfiguration(Config):
+    """Options of those topics of a consumer that a name or a pattern matches (Java: topicConfiguration).
+
+    Immutable, picklable. Raises `InvalidTopicName` for a name that is none, `InvalidConfiguration` for a value of
+    another type or out of range.
+
+    :param topic: name of a topic, for all its partitions, or of one partition; or a pattern made by `re.compile`, which
+        must match a whole name with its domain, `persistent://tenant/namespace/topic`.
+    :param priority_level: level for dispatching, at least 0; 0 is served first. Default None: the consumer's.
+    """
+
+    topic: str | re.Pattern[str]
+    priority_level: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.topic, re.Pattern):
+            require(isinstance(self.topic.pattern, str), "topic must be a pattern of str, not of bytes")
+        else:
+            require(
+                isinstance(self.topic, str), f"topic must be a str or a re.Pattern, not {type(self.topic).__name__}"
+            )
+            TopicName.parse(self.topic)
+        if self.priority_level is not None:
+            check_integer("priority_level", self.priority_level, 0, MAX_I32)
+
+    def matches(self, topic: TopicName) -> bool:
+        """Return True if the options are a topic's or partition's."""
+        names = {topic.full, topic.base.full}
+        if isinstance(self.topic, str):
+            return TopicName.parse(self.topic).full in names
+        return any(map(self.topic.fullmatch, names))

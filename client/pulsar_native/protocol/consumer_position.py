@@ -23,17 +23,19 @@ class ConsumerPosition:
         *,
         inclusive: bool,
         is_durable: bool,
+        is_reader: bool = False,
         is_stored: bool = True,
     ) -> None:
         self._topic = topic
         self._partition = partition
         self.is_durable = is_durable
+        self._is_reader = is_reader
         # False for a non-persistent topic: all its messages have the same id, which no position can be compared with.
         self._is_stored = is_stored
         self.inclusive_by_config = inclusive
         self._start = start
         self._start_inclusive = inclusive
-        self.filter = StartFilter(start if is_stored and not is_durable else None, inclusive)
+        self.filter = self._filter_of(start if is_stored and not is_durable else None, inclusive)
         # Ledger and entry of the last decoded delivery, wanted or not.
         self.last_decoded: tuple[int, int] | None = None
         # Last dequeued message, as an object, since its id is created on demand; or, dequeued otherwise, its id.
@@ -81,9 +83,23 @@ class ConsumerPosition:
         last = self.last_dequeued_message_id
         if last is not None:
             # The first chunk's position does not matter: the chunks before it that are still needed are here.
-            self._start, self._start_inclusive = last.without_chunks(), False
-        self.filter = StartFilter(self._start, self._start_inclusive)
+            self._start_behind(last.without_chunks())
+        self.filter = self._filter_of(self._start, self._start_inclusive)
         return self._start
+
+    def _start_behind(self, place: MessageId) -> None:
+        """Record that a non-durable subscription continues behind a message."""
+        is_end_of_entry = place.batch_index() < 0 or 0 < place.batch_size() <= place.batch_index() + 1
+        if self._is_reader or not is_end_of_entry:
+            self._start, self._start_inclusive = place, False
+        else:
+            # The entry itself may come all the same, from another consumer of the subscription that had it.
+            behind = MessageId(self._partition, place.ledger_id(), place.entry_id() + 1, topic=self._topic)
+            self._start, self._start_inclusive = behind, True
+
+    def _filter_of(self, start: MessageId | None, inclusive: bool) -> StartFilter:
+        # Entries before the start of a subscription with several consumers may come from another one.
+        return StartFilter(start, inclusive, drops_entries=self._is_reader)
 
     def start_entry(self) -> tuple[int, int] | None:
         """Return ledger id and entry id of the start, None for the topic's beginning."""
@@ -96,17 +112,15 @@ class ConsumerPosition:
         Only for a later attachment: what is delivered now is behind the broker's own `latest`.
         """
         if last.entry_id() >= 0:
-            self._start = MessageId(last.partition(), last.ledger_id(), last.entry_id(), -1, topic=self._topic)
+            self._start_behind(MessageId(last.partition(), last.ledger_id(), last.entry_id(), -1, topic=self._topic))
         else:
-            self._start = MessageId.earliest
-        self._start_inclusive = False
+            self._start, self._start_inclusive = MessageId.earliest, False
 
     def pin_mark(self) -> None:
         """Replace a sought time by the mark-delete position: an unload drops the cursor, and with it the time."""
         mark = self.mark_delete
         if mark is not None and self._start == MessageId.earliest:
-            self._start = MessageId(self._partition, mark.ledger_id(), mark.entry_id(), topic=self._topic)
-            self._start_inclusive = False
+            self._start_behind(MessageId(self._partition, mark.ledger_id(), mark.entry_id(), topic=self._topic))
 
     # --- seek -------------------------------------------------------------------------------------------------------
 

@@ -110,6 +110,12 @@ class ReceivedEntry(EntryFields):
         return name if isinstance(name, str) else text_of(name)
 
     @property
+    def replicated_from(self) -> str | None:
+        """Cluster of origin, None for an entry that was published in this one."""
+        cluster = self.parsed.metadata.replicated_from
+        return text_of(cluster) or None
+
+    @property
     def first_sequence_id(self) -> int:
         """The sequence id of the first message."""
         return self.parsed.metadata.sequence_id
@@ -328,18 +334,20 @@ class Decoded:
 
 
 class StartFilter:
-    """Filter for messages before a reader's start: the broker starts at a whole entry, and always inclusive.
+    """Filter for messages before a start: the broker starts at a whole entry, and always inclusive.
 
-    A chunked message has the position of its last chunk; its earlier chunks are not compared.
+    A chunked message has the position of its last chunk; its earlier chunks are not compared. Without `drops_entries`
+    only the entry of the start is filtered.
     """
 
-    __slots__ = ("_batch_index", "_inclusive", "_key")
+    __slots__ = ("_batch_index", "_drops_entries", "_inclusive", "_key")
 
-    def __init__(self, start: MessageId | None, inclusive: bool) -> None:
+    def __init__(self, start: MessageId | None, inclusive: bool, *, drops_entries: bool = True) -> None:
         known = start is not None and start.entry_id() >= 0 and start != MessageId.latest
         self._key = (start.ledger_id(), start.entry_id()) if known and start is not None else None
         self._batch_index = start.batch_index() if start is not None else -1
         self._inclusive = inclusive
+        self._drops_entries = drops_entries
 
     @property
     def covered_to(self) -> EntryKey:
@@ -351,7 +359,7 @@ class StartFilter:
         if self._key is None or key > self._key:
             return 0
         if key < self._key:
-            return count
+            return count if self._drops_entries else 0
         if self._batch_index < 0:
             return 0 if self._inclusive else count
         return min(count, self._batch_index + (0 if self._inclusive else 1))

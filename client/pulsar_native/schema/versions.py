@@ -11,9 +11,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.info import SchemaInfo
+
+
+class _VersionedSchema(Schema[Any]):
+    """A consumer's schema at one version of a topic's: for decoding."""
+
+    def __init__(self, schema: Schema[Any], info: SchemaInfo, version: bytes) -> None:
+        self._schema = schema
+        self._info = info
+        self._version = version
+        self.separates_key = schema.separates_key
+
+    def encode(self, obj: Any) -> bytes:
+        """Raise `InvalidConfiguration`: this schema only decodes."""
+        raise InvalidConfiguration("The schema a message was read with only decodes; encode with one of your own")
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of a payload of this version."""
+        return self._schema.decode_versioned(data, self._version)
+
+    def decode_separated(self, key: bytes | None, data: bytes | None, schema_version: bytes | None) -> Any:
+        """Return the value of a key and a payload of this version."""
+        return self._schema.decode_separated(key, data, self._version)
 
 
 class VersionedDecoder:
@@ -59,6 +82,10 @@ class VersionedDecoder:
         except KeyError:
             reason = "is no longer in the registry" if version in self._missing else "was not fetched"
             raise InvalidRecord(f"The writer's schema of version {version.hex()} {reason}") from None
+
+    def at_version(self, version: bytes) -> Schema[Any]:
+        """Return the schema that decodes messages of a version."""
+        return _VersionedSchema(self._schema, self._find(version), version) if self.needs_writer else self._plain
 
     def decode(self, data: bytes, version: bytes | None) -> Any:
         """Return the value of a payload by its schema version."""

@@ -31,6 +31,7 @@ from pulsar_native.config import (
     ConsumerEventListener,
     DeadLetterPolicy,
     KeySharedPolicy,
+    MessageListenerExecutor,
     ProducerConfig,
     ReaderConfig,
     Router,
@@ -291,6 +292,7 @@ class Client(NotPicklable):
         subscription_properties: Mapping[str, str] | None = None,
         topics_changed_listener: TopicsChangedListener | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
+        message_listener_executor: MessageListenerExecutor | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Unpack[ConsumerOptions],
     ) -> Consumer[S]:
@@ -313,6 +315,10 @@ class Client(NotPicklable):
             time. Default 30000.
         :param topics_changed_listener: a `TopicsChangedListener`; patterns only. Default None.
         :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
+        :param message_listener_executor: a `MessageListenerExecutor` that decides on which thread each call of
+            `message_listener` runs, at most `receiver_queue_size` (at least 1) of them at a time. A message that it
+            rejects with an exception counts as one whose listener failed. `close` waits for the calls that run; those
+            that have not begun by then are not made. Default None: the consumer's listener thread.
         :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
         check_names(Client.subscribe, options, ConsumerOptions.__optional_keys__)
@@ -346,6 +352,7 @@ class Client(NotPicklable):
         _validation.check_event_listener(consumer_event_listener, config)
         if message_listener is not None:
             check_function("message_listener", message_listener)
+        _validation.check_listener_executor(message_listener_executor, message_listener)
         topics = _validation.checked_topics(topic, config, listener=topics_changed_listener)
         chain = ConsumerChain(interceptors, reads=False) if interceptors else None
         changed = events = None
@@ -359,7 +366,9 @@ class Client(NotPicklable):
         inner = core.engine.run_eager(
             core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events)
         )
-        consumer = Consumer(self, inner, decoder, self._listeners, self._kept, message_listener)
+        consumer = Consumer(
+            self, inner, decoder, self._listeners, self._kept, message_listener, message_listener_executor
+        )
         if events is not None:
             events.bind(consumer)
         return consumer

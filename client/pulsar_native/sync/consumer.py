@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pulsar_native import _validation
@@ -18,10 +19,11 @@ from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.arrow.package import import_pyarrow
+from pulsar_native.config import MessageListenerExecutor
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import BatchFull, batch_collector
-from pulsar_native.engine.consumer.listener import Drain, ListenerThreads, is_thread_of
+from pulsar_native.engine.consumer.listener import Drain, ExecutedCalls, ListenerThreads, is_thread_of
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
@@ -88,6 +90,8 @@ class Receiving(Closeable, Generic[T_co]):
         # True while the listener waits for another attempt to fetch a writer's schema.
         self._is_retrying = False
         self._submit: Callable[[Drain], None] | None = None
+        # Calls that the application's executor runs; None where the listener thread does.
+        self._executed: ExecutedCalls | None = None
         self._listener: Callable[[Message[T_co]], Any] = _ignore
         self._kept = kept
         self._listening = True
@@ -189,7 +193,9 @@ class Receiving(Closeable, Generic[T_co]):
             if taken is not None or not woken:
                 return taken
 
-    def _listen(self, listener: Callable[[Message[T_co]], Any]) -> None:
+    def _listen(
+        self, listener: Callable[[Message[T_co]], Any], executor: MessageListenerExecutor | None = None
+    ) -> None:
         self._has_listener = True
         # Prefetched messages belong to the listener: receive() raises.
         self._prefetched = MessageQueue()
@@ -199,15 +205,20 @@ class Receiving(Closeable, Generic[T_co]):
         inner = self._inner
         self._submit = submit = self._threads.assign()
         inner.on_ready = wake = _wake_of(weakref.ref(self), submit)
+        if executor is not None:
+            limit = max(1, inner.config.receiver_queue_size)
+            self._executed = self._threads.executed_calls(executor, limit, self._may_call, wake)
         # With receiver_queue_size=0, the first attempt requests the first message.
         if inner.may_have_more() or inner.asks_for_each:
             wake()
 
     def _drain(self) -> None:
         """Call the listener for what is queued. In the listener's thread."""
-        inner, threads, listener = self._inner, self._threads, self._listener
+        inner, threads, listener, executed = self._inner, self._threads, self._listener, self._executed
         with self._draining:
             while self._listening and threads.is_open and not self._is_retrying:
+                if executed is not None and executed.is_full:
+                    return
                 message: Message[T_co] | None
                 try:
                     message = inner.prefetched.popleft()
@@ -215,15 +226,55 @@ class Receiving(Closeable, Generic[T_co]):
                     message = self._take_now()
                 if message is None:
                     return
+                if executed is not None:
+                    self._execute(message)
+                    continue
+                # As `_call`, without its cost for each message.
                 try:
                     listener(message)
                 except CALLBACK_ERRORS:
-                    # The message stays unacknowledged: redelivered after the ack time-out or to the next consumer.
-                    name = inner.children[0].name
-                    _log.exception(
-                        "The message listener of consumer %s of %s failed for %s",
-                        name, message.topic_name(), message.message_id(),
-                    )  # fmt: skip
+                    self._log_failure("message listener", message)
+
+    def _call(self, message: Message[T_co]) -> None:
+        try:
+            self._listener(message)
+        except CALLBACK_ERRORS:
+            self._log_failure("message listener", message)
+
+    def _execute(self, message: Message[T_co]) -> None:
+        """Have the executor call the listener; a message it rejects is one whose listener failed."""
+        inner, executed = self._inner, self._executed
+        assert executed is not None
+        try:
+            owner = inner.owner(message.message_id())
+        except PulsarException:
+            # Its topic was removed meanwhile: it is redelivered to the next consumer.
+            return
+        restarts = {owner: owner.core.restarts}
+        try:
+            executed.start(message, partial(self._call, message), lambda: inner.put_back([message], restarts))
+        except CALLBACK_ERRORS:
+            self._log_failure("message listener executor", message)
+
+    def _log_failure(self, what: str, message: Message[T_co]) -> None:
+        # The message stays unacknowledged: redelivered after the ack time-out or to the next consumer.
+        name = self._inner.children[0].name
+        _log.exception(
+            "The %s of consumer %s of %s failed for %s", what, name, message.topic_name(), message.message_id()
+        )
+
+    def _may_call(self) -> bool:
+        """Return True unless the listener is paused, or the consumer is, strictly, or closed."""
+        return self._listening and not self._inner.held
+
+    def _wait_for_calls(self, seconds: float) -> None:
+        """Wait for the listener's running call, after `_listening` or `held` was changed."""
+        if self._executed is not None:
+            # The listener thread makes no call, and may be waiting in the executor for the calling one.
+            self._executed.wait_ended(seconds)
+        elif self._draining.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            # The listener's thread holds the lock while it has messages to deliver.
+            self._draining.release()
 
     def _on_listener_thread(self) -> bool:
         """Return True if the calling thread is the one that calls the listener."""
@@ -239,8 +290,7 @@ class Receiving(Closeable, Generic[T_co]):
         self._kept.discard(self)
         if self._has_listener and not self._engine.on_loop():
             seconds = self._inner.client.config.operation_timeout_seconds if limit is None else limit
-            if self._draining.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-                self._draining.release()
+            self._wait_for_calls(seconds)
 
     def _set_listening(self, listening: bool) -> None:
         check_generation(self._generation)
@@ -361,6 +411,7 @@ class Consumer(Receiving[T_co]):
         threads: ListenerThreads,
         kept: set[object],
         listener: MessageListener[T_co] | None,
+        executor: MessageListenerExecutor | None = None,
     ) -> None:
         super().__init__(client, inner, decoder, threads, kept)
         config = inner.config
@@ -370,7 +421,7 @@ class Consumer(Receiving[T_co]):
             inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
         )
         if listener is not None:
-            self._listen(lambda message: listener(self, message))
+            self._listen(lambda message: listener(self, message), executor)
 
     def subscription_name(self) -> str:
         """Return the subscription's name."""
@@ -590,6 +641,25 @@ class Consumer(Receiving[T_co]):
         added = _validation.retry_properties(properties)
         self._engine.run(self._inner.reconsume_later(messages, delay_ms, added))
 
+    def reconsume_later_cumulative(
+        self, message: Message, delay: timedelta | int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish a message to the retry topic, and acknowledge everything up to it in its partition. Blocks.
+
+        Only this message is published again, as in the Java client: those before it are done. Else as
+        `reconsume_later`; raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions,
+        before anything is published.
+
+        :param message: a message; an id is not enough.
+        :param delay: delay, a timedelta or milliseconds; without effect on Exclusive and Failover subscriptions, whose
+            messages the broker does not delay.
+        :param properties: properties added to the copy. Default none.
+        """
+        check_generation(self._generation)
+        delay_ms = _validation.retry_delay(delay)
+        added = _validation.retry_properties(properties)
+        self._engine.run(self._inner.reconsume_later_cumulative(_validation.message_of(message), delay_ms, added))
+
     def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return last message id and mark-delete position of every partition. Blocks; thread-safe.
 
@@ -635,12 +705,10 @@ class Consumer(Receiving[T_co]):
         check_generation(self._generation)
         self._inner.pause(strict=strict)
         if strict and self._has_listener and not self._engine.on_loop():
-            # The listener's thread holds the lock while it has messages to deliver.
-            with self._draining:
-                pass
+            self._wait_for_calls(threading.TIMEOUT_MAX)
 
     def resume(self) -> None:
-        """Grant permits again after `pause`. Does not block; thread-safe."""
+        """Grant permits again after `pause`, or for the first time with `start_paused`. Does not block; thread-safe."""
         check_generation(self._generation)
         self._inner.resume()
 

@@ -257,7 +257,7 @@ def subscribe(
         consumer_id=consumer_id,
         request_id=request_id,
         consumer_name=consumer_name,
-        priority_level=config.priority_level,
+        priority_level=config.priority_level_of(topic),
         durable=durable,
         metadata=_pairs(config.properties),
         read_compacted=config.is_read_compacted,

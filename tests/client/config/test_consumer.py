@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from typing import Any
 
 import pytest
 
-from pulsar_native.config import ConsumerConfig, MultiplierRedeliveryBackoff
-from pulsar_native.enums import ConsumerType
+from pulsar_native.config import (
+    ConsumerConfig,
+    KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
+    ReaderConfig,
+    TopicConfiguration,
+)
+from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.message_id import MessageId
 
 
 @pytest.mark.parametrize(
@@ -23,6 +32,9 @@ from pulsar_native.exceptions import InvalidConfiguration
         ),
         ({"acknowledgment_group_time_ms": -1}, "acknowledgment_group_time_ms"),
         ({"priority_level": -1}, "priority_level"),
+        ({"topic_configurations": [("t", 1)]}, "must be a list of TopicConfiguration"),
+        ({"topic_configurations": TopicConfiguration("t")}, "must be a list of TopicConfiguration"),
+        ({"start_paused": 1}, "start_paused must be True or False, not 1"),
         ({"unacked_messages_timeout_ms": 999}, "at least 1000"),
         pytest.param(
             {"unacked_messages_timeout_ms": 3000, "unacked_messages_tick_ms": 5000},
@@ -41,6 +53,11 @@ from pulsar_native.exceptions import InvalidConfiguration
         ({"ack_timeout_redelivery_backoff": MultiplierRedeliveryBackoff()}, "needs unacked_messages_timeout_ms"),
         ({"dead_letter_policy": {"max_redeliver_count": 1}}, "ConsumerDeadLetterPolicy"),
         ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
+        ({"subscription_mode": "NonDurable"}, "Durable, SubscriptionMode.NonDurable, not 'NonDurable'"),
+        (
+            {"subscription_mode": SubscriptionMode.NonDurable, "key_shared_policy": KeySharedPolicy()},
+            "consumer_type=ConsumerType.KeyShared",
+        ),
     ],
 )
 def test_consumer_option_out_of_range_raises(options: dict[str, Any], message: str) -> None:
@@ -52,3 +69,42 @@ def test_consumer_option_out_of_range_raises(options: dict[str, Any], message: s
 def test_tick_as_long_as_the_time_out_is_taken() -> None:
     config = ConsumerConfig(subscription_name="s", unacked_messages_timeout_ms=3000, unacked_messages_tick_ms=3000)
     assert config.unacked_messages_tick_ms == 3000
+
+
+@pytest.mark.parametrize(
+    ("position", "start"),
+    [(InitialPosition.Earliest, MessageId.earliest), (InitialPosition.Latest, MessageId.latest)],
+)
+def test_start_of_non_durable_subscription_is_initial_position(position: InitialPosition, start: MessageId) -> None:
+    config = ConsumerConfig(subscription_name="s", initial_position=position)
+    assert (config.start, config.is_reader) == (None, False)
+    config = config.replace(subscription_mode=SubscriptionMode.NonDurable)
+    assert (config.start, config.is_reader) == (start, False)
+    reader = ReaderConfig(topic="t", start_message_id=MessageId(1, 2, 3)).consumer_config()
+    assert (reader.start, reader.is_reader) == (MessageId(1, 2, 3), True)
+
+
+def test_priority_level_of_topic_is_that_of_first_match() -> None:
+    config = ConsumerConfig(
+        subscription_name="s",
+        priority_level=5,
+        topic_configurations=[
+            TopicConfiguration("orders", priority_level=1),
+            TopicConfiguration("lines-partition-2", priority_level=2),
+            TopicConfiguration("same"),
+            TopicConfiguration(re.compile("persistent://.*/(orders|lines|same)"), priority_level=3),
+        ],
+    )
+    levels = {
+        "orders": 1,
+        "orders-partition-7": 1,
+        "lines": 3,
+        "lines-partition-0": 3,
+        "lines-partition-2": 2,
+        "same": 5,
+        "other": 5,
+        "orders-2": 5,
+    }
+    assert {name: config.priority_level_of(f"persistent://public/default/{name}") for name in levels} == levels
+    assert config.priority_level_of("non-persistent://public/default/lines") == 5
+    assert pickle.loads(pickle.dumps(config)) == config

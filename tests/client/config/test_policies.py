@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pulsar_native.config import (
     DeadLetterPolicy,
     KeySharedPolicy,
     MultiplierRedeliveryBackoff,
+    TopicConfiguration,
     checked_ranges,
 )
 from pulsar_native.enums import ConsumerType, KeySharedMode
@@ -139,3 +141,18 @@ def test_multiplier_backoff_grows_up_to_its_maximum(options: dict[str, Any], del
 def test_multiplier_backoff_out_of_range_raises(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration):
         MultiplierRedeliveryBackoff(**options)
+
+
+@pytest.mark.parametrize(
+    ("topic", "level", "message"),
+    [
+        (5, 0, "topic must be a str or a re.Pattern, not int"),
+        (re.compile(b"a"), 0, "not of bytes"),
+        ("t", -1, "priority_level must be at least 0"),
+        ("t", 1.5, "priority_level must be an int"),
+        ("a/b", 0, "Invalid short topic name"),
+    ],
+)
+def test_topic_configuration_out_of_range_raises(topic: Any, level: Any, message: str) -> None:
+    with pytest.raises((InvalidConfiguration, InvalidTopicName), match=message):
+        TopicConfiguration(topic, priority_level=level)

@@ -13,7 +13,13 @@ def at(entry: int, index: int = -1, size: int = 0, ledger: int = 5) -> MessageId
 
 
 def reader(start: MessageId | None = MessageId.earliest, *, inclusive: bool = False) -> ConsumerPosition:
-    return ConsumerPosition("persistent://public/default/t", -1, start, inclusive=inclusive, is_durable=False)
+    return ConsumerPosition(
+        "persistent://public/default/t", -1, start, inclusive=inclusive, is_durable=False, is_reader=True
+    )
+
+
+def consumer(start: MessageId) -> ConsumerPosition:
+    return ConsumerPosition("persistent://public/default/t", -1, start, inclusive=False, is_durable=False)
 
 
 def durable() -> ConsumerPosition:
@@ -33,6 +39,30 @@ def test_start_of_reader_is_behind_last_dequeued() -> None:
     assert position.start_message_id() == at(3, 1, 4)
     assert [position.filter.first_index((5, entry), 4) for entry in (2, 3, 4)] == [4, 2, 0]
     assert position.start_entry() == (5, 3)
+
+
+@pytest.mark.parametrize("last", [at(3), at(3, 3, 4)])
+def test_start_of_consumer_is_next_entry_and_filters_nothing(last: MessageId) -> None:
+    position = consumer(MessageId.earliest)
+    position.set_last_dequeued(last)
+    assert position.start_message_id() == at(4)
+    # Another consumer's may come, and the last one again.
+    assert [position.filter.first_index((5, entry), 4) for entry in (2, 3, 4)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("last", "first"), [(at(3, 1, 4), 2), (at(3, 1), 2)])
+def test_start_of_consumer_within_batch_filters_batch_only(last: MessageId, first: int) -> None:
+    position = consumer(MessageId.earliest)
+    position.set_last_dequeued(last)
+    assert position.start_message_id() == last
+    assert [position.filter.first_index((5, entry), 4) for entry in (2, 3, 4)] == [0, first, 0]
+
+
+def test_start_of_consumer_at_latest_is_behind_last_message() -> None:
+    position = consumer(MessageId.latest)
+    assert position.starts_at_latest
+    position.pin_latest(at(8, 2))
+    assert position.start_message_id() == at(9) and not position.is_before(at(8), may_have_more=False)
 
 
 @pytest.mark.parametrize(("last", "start"), [(at(8, 2), at(8)), (at(-1), MessageId.earliest)])

@@ -122,6 +122,15 @@ def test_decode_single_message(compression: CompressionType) -> None:
     assert (message.index(), message.broker_publish_time()) == (None, None)
 
 
+@pytest.mark.proves("C82")
+@pytest.mark.parametrize(("fields", "cluster"), [({}, None), ({"replicated_from": "west"}, "west")])
+def test_decode_tells_the_cluster_of_origin(fields: dict[str, Any], cluster: str | None) -> None:
+    batch = decoded(batch_entry([b"one", b"two"], **fields)).messages()
+    for message in (*batch, *decoded(single_entry(b"one", **fields)).messages()):
+        assert message.replicated_from() == cluster
+        assert pickle.loads(pickle.dumps(message)).replicated_from() == cluster
+
+
 @pytest.mark.parametrize("compression", CompressionType)
 @pytest.mark.parametrize("broker", [None, BROKER])
 def test_decode_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | None) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema import (
     AvroSchema,
     BytesSchema,
@@ -70,3 +71,30 @@ def test_decoder_of_pairs_takes_the_key() -> None:
     assert decoder.takes_key
     assert decoder.decode_separated(b"k", b"v", None) == ("k", "v")
     assert decoder.decode_separated(None, None, None) == (None, None)
+
+
+def test_decoder_at_version_is_the_writers_schema() -> None:
+    decoder = VersionedDecoder(NEW)
+    with pytest.raises(InvalidRecord, match="was not fetched"):
+        decoder.at_version(b"\1")
+    decoder.learn(b"\1", OLD.schema_info())
+    schema = decoder.at_version(b"\1")
+    assert schema.schema_info() == OLD.schema_info()
+    assert schema.decode(OLD.encode({"a": 1})) == {"a": 1, "b": 7}
+    with pytest.raises(InvalidConfiguration, match="only decodes"):
+        schema.encode({"a": 1})
+
+
+def test_decoder_at_version_of_a_pair_separates_the_key() -> None:
+    pair = KeyValueSchema(OLD, NEW, KeyValueEncodingType.SEPARATED)
+    decoder = VersionedDecoder(pair)
+    decoder.learn(b"\1", KeyValueSchema(OLD, OLD, KeyValueEncodingType.SEPARATED).schema_info())
+    schema = decoder.at_version(b"\1")
+    one = OLD.encode({"a": 1})
+    found = schema.decode_separated(one, one, None)
+    assert schema.separates_key and (found.key, found.value) == ({"a": 1}, {"a": 1, "b": 7})
+
+
+def test_decoder_at_version_without_writers_is_the_consumers_schema() -> None:
+    schema = StringSchema()
+    assert VersionedDecoder(schema).at_version(b"\1") is schema

@@ -299,7 +299,7 @@ class AckGroupingTracker:
 
     def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Acknowledge everything up to and including a message."""
-        self._check_cumulative()
+        self.check_cumulative()
         key = (message_id.ledger_id(), message_id.entry_id())
         index, size = message_id.batch_index(), message_id.batch_size()
         if not self._stored:
@@ -317,7 +317,8 @@ class AckGroupingTracker:
             arm, done = self._gathered(done)
         self._conclude(arm, done)
 
-    def _check_cumulative(self) -> None:
+    def check_cumulative(self) -> None:
+        """Raise on a subscription that has no cumulative acknowledgements."""
         if self._config.consumer_type in BY_ENTRY:
             raise CumulativeAcknowledgementNotAllowedError(
                 "A Shared or Key_Shared subscription cannot acknowledge cumulatively; acknowledge each message",
@@ -390,7 +391,7 @@ class AckGroupingTracker:
         """Raise when this consumer cannot acknowledge that way in a transaction."""
         self._context.check_usable()
         if cumulative:
-            self._check_cumulative()
+            self.check_cumulative()
         if not self._stored:
             raise OperationNotSupported(
                 "A non-persistent topic cannot be used in transactions: its messages are not stored",

@@ -14,7 +14,6 @@ from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
-from pulsar_native.enums import SubscriptionMode
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
 from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
@@ -27,7 +26,7 @@ def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
         max_pending=config.max_pending_chunked_message,
         auto_ack_oldest=config.auto_ack_oldest_chunked_message_on_queue_full,
         expiry=config.expire_time_of_incomplete_chunked_message_ms / 1000,
-        note_orphans=config.subscription_mode is SubscriptionMode.NonDurable,
+        note_orphans=config.is_reader,
     )
 
 
@@ -46,7 +45,7 @@ class ChunkAssembler:
         self._acks = acks
         self._has_undecoded = has_undecoded
         # A reader acknowledges nothing.
-        self._is_reader = context.config.subscription_mode is SubscriptionMode.NonDurable
+        self._is_reader = context.config.is_reader
         self._timer_armed = False
 
     def assemble(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:

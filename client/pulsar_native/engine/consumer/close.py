@@ -109,11 +109,11 @@ def _send_acks(consumer: PartitionConsumer) -> None:
 
 
 def _goodbye(consumer: PartitionConsumer, counted: bool) -> tuple[list[int], bytes]:
-    """Return the ids and the frames of CONSUMER_STATS, which is not for readers, and CLOSE_CONSUMER."""
+    """Return the ids and the frames of CONSUMER_STATS, of a durable subscription, and CLOSE_CONSUMER."""
     close_id = consumer.client.next_request_id()
     frame = commands.close_consumer(consumer.consumer_id, close_id)
     if not counted or consumer.config.subscription_mode is SubscriptionMode.NonDurable:
-        # A reader's subscription ends with it: what is left of that means nothing.
+        # The subscription ends with its last consumer: what is left of that means nothing.
         return [close_id], frame
     stats_id = consumer.client.next_request_id()
     return [stats_id, close_id], commands.consumer_stats(consumer.consumer_id, stats_id) + frame

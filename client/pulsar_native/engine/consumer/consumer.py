@@ -110,9 +110,10 @@ class PartitionConsumer(Handler):
         self.position = ConsumerPosition(
             topic.full,
             topic.partition,
-            config.start_message_id,
+            config.start,
             inclusive=config.start_message_id_inclusive,
             is_durable=self._durable,
+            is_reader=config.is_reader,
             is_stored=topic.is_persistent,
         )
         self._context = context = self._context_for_helpers()

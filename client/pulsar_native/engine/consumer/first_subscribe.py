@@ -50,7 +50,7 @@ class FirstSubscribe:
             consumer_id=self.consumer_id,
             request_id=self.request_id,
             consumer_name=self.name,
-            start=config.start_message_id,
+            start=config.start,
             schema=wire_schema,
             epoch=0,
         )

@@ -409,6 +409,16 @@ class MultiTopicsConsumer:
             for own, each in zip(routers, messages, strict=True)
         )
 
+    async def reconsume_later_cumulative(
+        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Send a copy of a message as `reconsume_later` does, and acknowledge everything up to it in its partition."""
+        router = self._dead_letter_router_of(message)
+        self.owner(message.message_id()).acks.check_cumulative()
+        await router.reconsume_later(
+            message, delay_ms, properties, lambda each, done: self.acknowledge_cumulative(each.message_id(), done)
+        )
+
     async def give_up(self, messages: Sequence[Message]) -> None:
         """Send copies of messages to the dead-letter topic, however often they were tried, and acknowledge them."""
         routers = [self._dead_letter_router_of(message) for message in messages]

@@ -27,7 +27,8 @@ async def open_at_start(consumer: PartitionConsumer, deadline: float | None = No
     """Subscribe for the first time until the deadline, by default within one operation time-out; an inclusive start at
     `latest` is the last message, where the broker starts behind it.
     """
-    steps_back = consumer.position.starts_at_latest and consumer.position.inclusive_by_config
+    position, config = consumer.position, consumer.config
+    steps_back = position.starts_at_latest and position.inclusive_by_config and config.is_reader
     await consumer.open(deadline)
     if steps_back:
         await _step_back(consumer)
@@ -99,17 +100,17 @@ async def move(consumer: PartitionConsumer, target: MessageId | int) -> None:
 async def _move_to_id(consumer: PartitionConsumer, position: MessageId) -> None:
     """Seek behind the message, or to it with `start_message_id_inclusive`.
 
-    On a durable subscription the message left out counts as acknowledged: it would come again otherwise, with the next
+    But for a reader, the message left out counts as acknowledged: it would come again otherwise, with the next
     consumer.
     """
-    state = consumer.position
+    state, is_reader = consumer.position, consumer.config.is_reader
     inclusive = state.inclusive_by_config
-    if position == MessageId.latest and inclusive and not state.is_durable and consumer.topic.is_persistent:
+    if position == MessageId.latest and inclusive and is_reader and consumer.topic.is_persistent:
         await _step_back(consumer)
         return
     await seek(consumer, position, inclusive=inclusive)
     is_message = position.entry_id() >= 0 and position != MessageId.latest
-    if state.is_durable and not inclusive and is_message:
+    if not is_reader and not inclusive and is_message:
         _acknowledge_skipped(consumer, position)
 
 

@@ -25,7 +25,7 @@ from pulsar_native.engine.consumer.seek import open_at_start
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled
-from pulsar_native.enums import ConsumerType, SubscriptionMode
+from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -93,7 +93,7 @@ class TopicSubscriptions:
         self._wire_schema = wire_schema
         # True after the consumer was closed.
         self.has_ended = False
-        self._is_paused = False
+        self._is_paused = config.start_paused
         # True during a strict pause.
         self.is_held = False
         # True while all partitions are unsubscribed.
@@ -165,7 +165,10 @@ class TopicSubscriptions:
         config = self.config
         if config.subscription_mode is SubscriptionMode.NonDurable:
             # Messages published before the partition was discovered have no subscription to wait in.
-            config = config.replace(start_message_id=MessageId.earliest)
+            if config.is_reader:
+                config = config.replace(start_message_id=MessageId.earliest)
+            else:
+                config = config.replace(initial_position=InitialPosition.Earliest)
         total = len(self.children) + len(names)
         await self._join(topic, count, [self._create(name, total, config) for name in names])
         if count == known:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from pulsar_native.engine.consumer.listener import ListenerThreads, is_thread_of
+from pulsar_native.engine.consumer.listener import ExecutedCalls, ListenerThreads, is_thread_of
 from support.until import wait_until
 
 
@@ -108,3 +110,90 @@ def test_listener_threads_do_not_start_after_stop() -> None:
     threads.stop()
     threads.assign()(lambda: pytest.fail("called after stop"))
     assert set(listener_threads()) <= before
+
+
+class Kept:
+    """An executor that keeps what it is to run."""
+
+    def __init__(self) -> None:
+        self.runnables: list[Callable[[], None]] = []
+
+    def execute(self, _message: object, runnable: Callable[[], None]) -> None:
+        self.runnables.append(runnable)
+
+
+MESSAGE: Any = object()
+
+
+def test_executed_calls_are_limited_and_run_once() -> None:
+    kept, log = Kept(), list[str]()
+    calls = ExecutedCalls(kept, 2, lambda: True, lambda: log.append("wake"))
+    for name in ("one", "two"):
+        assert not calls.is_full
+        calls.start(MESSAGE, partial(log.append, name), partial(log.append, "back"))
+    assert calls.is_full and log == []
+    kept.runnables[1]()
+    assert not calls.is_full and log == ["two", "wake"]
+    kept.runnables[1]()
+    kept.runnables[0]()
+    assert log == ["two", "wake", "one"]
+
+
+def test_executed_call_that_may_not_begin_goes_back() -> None:
+    kept, log = Kept(), list[str]()
+    may = [False]
+    calls = ExecutedCalls(kept, 1, lambda: may[0], lambda: log.append("wake"))
+    calls.start(MESSAGE, partial(log.append, "call"), partial(log.append, "back"))
+    kept.runnables[0]()
+    # What was paused may be resumed already: somebody has to look.
+    assert log == ["back", "wake"] and not calls.is_full
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_executor_that_rejects_leaves_its_place(runs: bool) -> None:
+    class Rejects(Kept):
+        def execute(self, message: object, runnable: Callable[[], None]) -> None:
+            super().execute(message, runnable)
+            if runs:
+                runnable()
+            raise RuntimeError("full")
+
+    rejects, log = Rejects(), list[str]()
+    calls = ExecutedCalls(rejects, 1, lambda: True, lambda: log.append("wake"))
+    with pytest.raises(RuntimeError):
+        calls.start(MESSAGE, partial(log.append, "call"), partial(log.append, "back"))
+    rejects.runnables[0]()
+    assert not calls.is_full and log == (["call", "wake"] if runs else [])
+
+
+def test_executed_calls_are_waited_for_unless_one_of_them_waits() -> None:
+    kept = Kept()
+    threads = ListenerThreads(1)
+    calls = threads.executed_calls(kept, 5, lambda: True, lambda: None)
+    began, gate, inside = threading.Event(), threading.Event(), threading.Event()
+
+    def waits_itself() -> None:
+        calls.wait_ended(20)
+        inside.set()
+
+    def waits() -> None:
+        began.set()
+        gate.wait(20)
+
+    for call in (waits, waits_itself):
+        calls.start(MESSAGE, call, lambda: None)
+    workers = [threading.Thread(target=runnable) for runnable in kept.runnables]
+    workers[0].start()
+    assert began.wait(10)
+    workers[1].start()
+    assert inside.wait(10)
+    threads.join(0.01)
+    joining = threading.Thread(target=threads.join, args=(20,))
+    joining.start()
+    joining.join(0.05)
+    assert joining.is_alive()
+    gate.set()
+    joining.join(10)
+    assert not joining.is_alive()
+    for worker in workers:
+        worker.join(10)
