@@ -13,6 +13,7 @@ import pytest_asyncio
 from pulsar_native import (
     AlreadyClosed,
     ConsumerBatchReceivePolicy,
+    ConsumerType,
     InitialPosition,
     MessageId,
     OperationNotSupported,
@@ -79,18 +80,24 @@ async def test_cancelled_waiters_pass_their_turn_on(native: Client, topic: NewTo
 
 
 @pytest.mark.proves("N8")
-async def test_a_cancelled_batch_receive_gives_back(native: Client, topic: NewTopic) -> None:
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+async def test_a_cancelled_batch_receive_gives_back(native: Client, topic: NewTopic, kind: ConsumerType) -> None:
     name = topic()
-    consumer = await native.subscribe(name, "sub", batch_receive_policy=ConsumerBatchReceivePolicy(10, -1, 60_000))
-    producer = await native.create_producer(name, batching_enabled=False)
-    task = asyncio.ensure_future(consumer.batch_receive())
-    for number in range(4):
-        await producer.send(b"%d" % number)
-    await asyncio.sleep(0.1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert [int((await consumer.receive(10_000)).data()) for _ in range(4)] == list(range(4))
+    policy = ConsumerBatchReceivePolicy(10, -1, 60_000)
+    consumer = await native.subscribe(name, "sub", kind, batch_receive_policy=policy)
+    producer = await native.create_producer(name, batching_max_publish_delay_ms=100)
+    await producer.send(b"in work")
+    await consumer.receive(10_000)
+    await asyncio.gather(*(producer.send(b"%d" % number) for number in range(4)))
+    for _ in range(10):
+        # The usual idiom for a time limit; one entry has all of them.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.batch_receive(), 0.05)
+    messages = [await consumer.receive(10_000) for _ in range(4)]
+    assert [int(message.data()) for message in messages] == list(range(4))
+    assert {message.redelivery_count() for message in messages} == {0}
+    with pytest.raises(Timeout):
+        await consumer.receive(300)
 
 
 @pytest.mark.proves("N8")

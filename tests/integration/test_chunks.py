@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,33 @@ def test_a_reader_keeps_its_chunks_over_a_lost_connection(
     through.release()
     assert reader.read_next(10_000).data() == noise(2500, seed=1)
     assert waiting.result(10)[0] is Result.Ok
+
+
+@pytest.mark.proves("C66", "C80", "C116", "C119")
+@pytest.mark.parametrize("kind", [None, ConsumerType.Exclusive, ConsumerType.Shared], ids=["reader", "excl", "shared"])
+def test_chunks_outlive_an_outage_beyond_their_expiry(
+    api: Api, client: Any, through: Relay, topic: NewTopic, eventually: Eventually, kind: ConsumerType | None
+) -> None:
+    name = topic()
+    receiving = api.client(through.service_url, starting_backoff_interval_ms=50, max_backoff_interval_ms=100)
+    expiry = {"expire_time_of_incomplete_chunked_message_ms": 1000}
+    if kind is None:
+        receive = receiving.create_reader(name, MessageId.earliest, **expiry).read_next
+    else:
+        receive = receiving.subscribe(name, "sub", kind, **expiry).receive
+    through.let_pass(Command.MESSAGE, TO_CLIENT, times=2)
+    through.hold(Command.MESSAGE, TO_CLIENT)
+    chunking(client, name).send(noise(3500))
+    eventually(lambda: through.held == 2)
+    with pytest.raises(Timeout):
+        receive(300)
+    began = time.monotonic()
+    through.refuse()
+    through.cut()
+    eventually(lambda: time.monotonic() > began + 1.5)
+    through.release()
+    through.accept()
+    assert receive(10_000).data() == noise(3500)
 
 
 @pytest.mark.proves("C80", "C114", "C115", "C116")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from pulsar_native import ConsumerType, InitialPosition, InvalidConfiguration, Message, MessageId, Timeout
 from support.apis import Api
 from support.brokers import Broker, NewTopic
+from support.relay import TO_BROKER, Command, NewRelay
+from support.until import wait_until
 
 Stats = Callable[[str], Any]
 
@@ -125,6 +128,31 @@ def test_acknowledgements_from_before_do_not_count_after(
     assert [number(consumer.receive(10_000)) for _ in range(4)] == [2, 3, 4, 5]
     consumer.close()
     assert stats(name)["subscriptions"]["sub"]["msgBacklog"] == 4
+
+
+def test_acknowledgements_during_a_seek_do_not_count_after(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
+) -> None:
+    name, through = topic(), relay(broker.service_url)
+    client = api.client(through.service_url)
+    publish(api, client, name, *[1] * 5)
+    options = {"start_message_id_inclusive": True, "acknowledgment_group_time_ms": 0}
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST, **options)
+    messages = [consumer.receive(10_000) for _ in range(5)]
+    through.hold(Command.SEEK, TO_BROKER)
+    through.hold(Command.ACK, TO_BROKER)
+    seeking = threading.Thread(target=consumer.seek, args=(MessageId.earliest,))
+    seeking.start()
+    wait_until(lambda: through.held)
+    for message in messages:
+        consumer.acknowledge(message)
+    # Answered on the same connection: what was written before has been seen.
+    client.create_producer(topic()).close()
+    assert not through.count(Command.ACK)
+    through.release()
+    seeking.join(30)
+    assert [number(consumer.receive(10_000)) for _ in range(5)] == list(range(5))
+    client.close()
 
 
 @pytest.mark.parametrize("batched", [False, True])

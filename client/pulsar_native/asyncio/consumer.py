@@ -86,7 +86,8 @@ class Receiving(Closeable, Generic[T_co]):
         """Return the next message, None if there is none before the deadline (the loop's clock).
 
         If its writer's schema cannot be fetched, it is queued again, and before it those `collected`, which are none
-        then.
+        then. Those `collected` that are redelivered or not wanted any more, by what happens during the wait, are
+        removed.
         """
         check_generation(self._generation)
         inner = self._inner
@@ -94,7 +95,12 @@ class Receiving(Closeable, Generic[T_co]):
         # Earlier waiters have precedence.
         message = None if inner.has_waiters() else dequeue()
         if message is None:
-            message = await self._wait_for(dequeue, deadline)
+            restarts = inner.restarts() if collected else {}
+            try:
+                message = await self._wait_for(dequeue, deadline)
+            finally:
+                if collected:
+                    inner.drop_outdated(collected, restarts)
             if message is None:
                 return None
         self._prefetched = inner.prefetched
@@ -246,8 +252,8 @@ class Consumer(Receiving[T_co]):
     async def batch_receive(self) -> list[Message[T_co]]:
         """Return messages up to the limits of `batch_receive_policy`; none if none came in its time.
 
-        A cancelled call has the messages it had collected redelivered. Messages that cannot be decrypted are left
-        out, as by `receive`. Raises `AlreadyClosed`.
+        A cancelled call leaves the messages it had collected to the next receive. Messages that cannot be decrypted
+        are left out, as by `receive`. Raises `AlreadyClosed`.
         """
         collector = batch_collector(self._inner, self._inner.config, self._loop.time())
         try:
@@ -265,13 +271,10 @@ class Consumer(Receiving[T_co]):
                 self._inner.put_back(collector.clear())
                 if message is None:
                     return []
-        except PulsarException:
+        except (PulsarException, asyncio.CancelledError) as error:
             self._inner.put_back(collector.clear())
-            self._inner.note_failed_receive(batch=True)
-            raise
-        except asyncio.CancelledError:
-            for message in collector.messages:
-                self.negative_acknowledge_now(message)
+            if isinstance(error, PulsarException):
+                self._inner.note_failed_receive(batch=True)
             raise
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:

@@ -147,8 +147,9 @@ class ConsumerConfig(Config):
         Default 10; 0 for no limit.
     :param auto_ack_oldest_chunked_message_on_queue_full: True acknowledges the dropped one. Default False: the broker
         redelivers it.
-    :param expire_time_of_incomplete_chunked_message_ms: milliseconds after which an incomplete chunked message is
-        dropped and acknowledged. Default 60000; 0 for never.
+    :param expire_time_of_incomplete_chunked_message_ms: milliseconds without a further chunk after which an incomplete
+        chunked message is dropped and acknowledged; time in which none can come (no connection, no permits) does not
+        count. Default 60000; 0 for never.
     :param auto_update_partitions: True also subscribes to partitions that are added later. Default True.
     :param auto_update_partitions_interval_seconds: seconds between two requests for the number of partitions, at least
         0.001. Default 60.

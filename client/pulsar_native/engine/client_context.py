@@ -28,6 +28,8 @@ class ClientContext(Protocol):
     service: ServiceUrlProvider
     pool: ConnectionPool
     lookup: Lookup
+    # From the beginning of its close.
+    closed: bool
 
     def next_producer_id(self) -> int: ...
     def next_consumer_id(self) -> int: ...

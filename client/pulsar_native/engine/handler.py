@@ -305,9 +305,9 @@ class Handler(ABC):
             raise
         except PulsarException as error:
             error.topic = self.topic.full
-            if isinstance(error, ConnectError):
-                # A connection that the client's own end has closed: another try would not help.
-                self._check_alive()
+            if isinstance(error, ConnectError) and (self._has_left or self.client.closed):
+                # Its own end, or the client's, has closed the connection: another try would not help.
+                raise AlreadyClosed(f"{self.describe()} is closed", topic=self.topic.full) from error
             raise
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:

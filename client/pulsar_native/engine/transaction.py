@@ -88,7 +88,7 @@ class TransactionConsumer(Protocol):
     @property
     def acks(self) -> TransactionAcks: ...
     def before_abort(self, acked: Collection[EntryKey]) -> None: ...
-    async def ready(self, timeout: float) -> Connection: ...
+    async def ready_to_acknowledge(self, timeout: float) -> Connection: ...
 
 
 class TransactionBulkSend(Protocol):
@@ -295,7 +295,7 @@ class TransactionWork:
         is_again = False
         while True:
             limit = min(self._seconds_left(), self.client.config.operation_timeout_seconds)
-            connection = await consumer.ready(limit)
+            connection = await consumer.ready_to_acknowledge(limit)
             if self.core.is_sealed or not self._seconds_left():
                 raise self.core.refusal()
             request_id = self.client.next_request_id()

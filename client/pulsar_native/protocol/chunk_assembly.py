@@ -9,7 +9,8 @@ Rules:
 - Any other chunk without its predecessor is an orphan: it stays unacknowledged, so that it is redelivered with the
   others, until it is older than the expiry time.
 - Beyond `max_pending` incomplete messages the oldest is dropped, acknowledged or not as configured. One that received
-  no further chunk for the expiry time is dropped and acknowledged.
+  no further chunk for the expiry time is dropped and acknowledged; time without deliveries does not count, see
+  `restart_ages`.
 - The entries of a delivered message are kept until they are acknowledged: they are acknowledged, and redelivered,
   together.
 
@@ -161,6 +162,11 @@ class ChunkAssembly:
         if not self._pending or not self._expiry:
             return None
         return min(message.touched for message in self._pending.values()) + self._expiry
+
+    def restart_ages(self, now: float) -> None:
+        """Count the expiry time of the incomplete messages from now on: no chunk could arrive before."""
+        for message in self._pending.values():
+            message.touched = now
 
     def expire(self, now: float) -> int:
         """Drop, and list for acknowledgement, messages without a further chunk in time; return their number."""

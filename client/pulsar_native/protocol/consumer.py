@@ -201,7 +201,7 @@ class ConsumerCore:
             self.reclaim_prefetched()
             start = self._position.start_message_id()
             self.drop_queued()
-            if self._position.is_durable:
+            if self._position.is_durable and self._position.is_stored:
                 self.restarts += 1
         self.attachment += 1
         self._delivered_to = NO_ENTRY if self._in_order else None
@@ -648,8 +648,8 @@ class ConsumerCore:
         return False
 
     def redeliver_entries(self, entries: Iterable[EntryKey]) -> None:
-        """Have the broker redeliver entries."""
-        for block in in_blocks(list(entries)):
+        """Have the broker redeliver entries, each named once."""
+        for block in in_blocks(dict.fromkeys(entries)):
             self.outgoing.append(commands.redeliver(self._consumer_id, block, epoch=None))
 
     def redeliver_all(self) -> None:
@@ -743,6 +743,10 @@ class ConsumerCore:
     def has_undecoded(self) -> bool:
         """True while a delivery is not decoded. Thread-safe, without lock."""
         return bool(self.all_deliveries)
+
+    def may_receive(self) -> bool:
+        """Return True if the broker has permits left for this consumer."""
+        return self.permits.is_attached and self.permits.outstanding() > self.queued()[0]
 
     def opened(self) -> tuple[int, int]:
         """Return the number and payload bytes of messages decoded and not dequeued."""

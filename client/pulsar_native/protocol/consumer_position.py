@@ -31,7 +31,7 @@ class ConsumerPosition:
         self.is_durable = is_durable
         self._is_reader = is_reader
         # False for a non-persistent topic: all its messages have the same id, which no position can be compared with.
-        self._is_stored = is_stored
+        self.is_stored = is_stored
         self.inclusive_by_config = inclusive
         self._start = start
         self._start_inclusive = inclusive
@@ -56,7 +56,7 @@ class ConsumerPosition:
 
     def put_back(self, first: Message) -> None:
         """Record that messages from `first` on are queued again: a non-durable subscription continues with it."""
-        if not self.is_durable and self._is_stored:
+        if not self.is_durable and self.is_stored:
             self.last_message = self._last_id = None
             self._start, self._start_inclusive = first.message_id(), True
 
@@ -70,7 +70,7 @@ class ConsumerPosition:
     @property
     def starts_at_latest(self) -> bool:
         """True for a non-durable subscription that starts behind the topic's last stored message."""
-        return self._is_stored and not self.is_durable and self._start == MessageId.latest
+        return self.is_stored and not self.is_durable and self._start == MessageId.latest
 
     def start_message_id(self) -> MessageId | None:
         """Return the start of a non-durable subscription's next attachment; None for a durable one, which the broker
@@ -78,7 +78,7 @@ class ConsumerPosition:
         """
         if self.is_durable:
             return None
-        if not self._is_stored:
+        if not self.is_stored:
             return self._start
         last = self.last_dequeued_message_id
         if last is not None:
@@ -133,7 +133,7 @@ class ConsumerPosition:
     def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
         """Record a seek to a position, None for one by time. `sought` is the place of a chunked message."""
         self.last_message = self._last_id = None
-        if not self._is_stored:
+        if not self.is_stored:
             return
         # The broker stores the sought time for a non-durable subscription; starting at earliest does not rewind it.
         self._start = MessageId.earliest if position is None else position

@@ -124,7 +124,8 @@ class Receiving(Closeable, Generic[T_co]):
         """Return the next message, None if there is none before the deadline (monotonic seconds).
 
         If its writer's schema cannot be fetched, it is queued again, and before it those `collected`, which are none
-        then. With a listener the fetch is repeated later, and None is returned.
+        then. Those `collected` that are redelivered or not wanted any more, by what happens during the wait, are
+        removed. With a listener the fetch is repeated later, and None is returned.
         """
         if self._process.is_over:
             check_generation(self._generation)
@@ -133,7 +134,12 @@ class Receiving(Closeable, Generic[T_co]):
         # Earlier waiters have precedence.
         message = None if inner.has_waiters() else dequeue()
         if message is None:
-            message = self._wait_for(dequeue, deadline)
+            restarts = inner.restarts() if collected else {}
+            try:
+                message = self._wait_for(dequeue, deadline)
+            finally:
+                if collected:
+                    inner.drop_outdated(collected, restarts)
             if message is None:
                 return None
         if not self._has_listener:

@@ -13,7 +13,8 @@ from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNot
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
-from support.fake_broker import FakeBroker, Peer, frame, swallow
+from support.entry_bytes import batch_entry, single_entry
+from support.fake_broker import FakeBroker, Peer, delivery, frame, swallow
 from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.until import until
@@ -95,19 +96,63 @@ async def test_iteration_ends_with_the_consumer(fake: FakeBroker, client: Client
         await consumer.receive()
 
 
-async def test_batch_receive_cancelled_has_them_redelivered(fake: FakeBroker, client: Client) -> None:
-    FakeTopic(fake, b"a", b"b")
-    policy = ConsumerBatchReceivePolicy(3, 0, 60_000)
-    consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, batch_receive_policy=policy)
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+async def test_batch_receive_cancelled_comes_next(fake: FakeBroker, client: Client, kind: ConsumerType) -> None:
+    topic = FakeTopic(fake, b"in work")
+    policy = ConsumerBatchReceivePolicy(5, 0, 60_000)
+    consumer = await client.subscribe("t", "s", consumer_type=kind, batch_receive_policy=policy)
+    await consumer.receive(10_000)
+    topic.publish_entry(batch_entry([b"a", b"b", b"c"]))
+    for _ in range(3):
+        receiving = asyncio.create_task(consumer.batch_receive())
+        await started(consumer)
+        await until(lambda: not consumer.stats().msg_num_in_receiver_queue)
+        await cancelled(receiving)
+    assert [(await consumer.receive(10_000)).data() for _ in range(3)] == [b"a", b"b", b"c"]
+    assert consumer.stats().msg_num_in_receiver_queue == 0
+    await client.get_topic_partitions("another")
+    assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+
+
+@pytest.mark.parametrize(
+    ("topic", "event", "kept"),
+    [
+        ("t", "redeliver", []),
+        ("t", "seek", []),
+        ("t", "reconnect", []),
+        # Nobody delivers them again.
+        ("non-persistent://public/default/t", "reconnect", [b"old"]),
+    ],
+)
+async def test_batch_receive_drops_what_comes_again(
+    fake: FakeBroker, client: Client, topic: str, event: str, kept: list[bytes]
+) -> None:
+    source = FakeTopic(fake)
+    policy = ConsumerBatchReceivePolicy(5, 0, 60_000)
+    consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.Shared, batch_receive_policy=policy)
     receiving = asyncio.create_task(consumer.batch_receive())
     await started(consumer)
-    await until(lambda: not consumer.stats().msg_num_in_receiver_queue)
-    receiving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await receiving
-    asked = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES, 2)
-    ids = [place.entryId for each in asked for place in each.command.redeliverUnacknowledgedMessages.message_ids]
-    assert sorted(ids) == [0, 1]
+    source.publish(b"old")
+    await until(lambda: not consumer.stats().msg_num_in_receiver_queue and consumer._inner.dequeued_ids())
+    if event == "redeliver":
+        consumer.redeliver_unacknowledged_messages()
+    elif event == "seek":
+        await consumer.seek(MessageId.earliest)
+    else:
+        fake.peers[0].close()
+        await until(lambda: len(fake.seen(Kind.FLOW)) == 2)
+    (peer,) = fake.peers[-1:]
+    peer.send(delivery(0, single_entry(b"new"), 7))
+    await until(lambda: [each.entry_id() for each in consumer._inner.dequeued_ids()] == [7])
+    await cancelled(receiving)
+    left = [(await consumer.receive(10_000)).data() for _ in range(1 + len(kept))]
+    assert left == [*kept, b"new"] and consumer.stats().msg_num_in_receiver_queue == 0
 
 
 @pytest.mark.parametrize("batch", [True, False])
@@ -128,9 +173,7 @@ async def test_receive_cancelled_at_schema_fetch_comes_next(fake: FakeBroker, cl
         topic.publish_entry(avro_entry(number, version))
     receiving = asyncio.ensure_future(consumer.batch_receive() if batch else consumer.receive())
     await until(lambda: len(fake.seen(Kind.GET_SCHEMA)) == fetches + 1)
-    receiving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await receiving
+    await cancelled(receiving)
     fake.answers[Kind.GET_SCHEMA] = answer
     assert [message.value()["n"] for message in await consumer.batch_receive()] == [1, 2, 3]
     assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
@@ -162,9 +205,7 @@ async def test_receive_cancelled_at_schema_fetch_dropped_as_queue(
     else:
         fake.peers[0].close()
         await until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == 2 and consumer.is_connected())
-    receiving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await receiving
+    await cancelled(receiving)
     assert consumer.stats().msg_num_in_receiver_queue == kept
 
 

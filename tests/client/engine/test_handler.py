@@ -224,22 +224,29 @@ async def test_request_time_out_names_option_and_handler(fake: FakeBroker, cores
 
 
 @pytest.mark.parametrize(
-    ("state", "error"), [(State.CLOSED, AlreadyClosed), (State.READY, ConnectError)], ids=["closed", "open"]
+    ("closed", "error"), [("handler", AlreadyClosed), ("client", AlreadyClosed), ("connection", ConnectError)]
 )
 async def test_request_on_a_connection_closed_by_the_end(
-    fake: FakeBroker, cores: Cores, state: State, error: type[PulsarException]
+    fake: FakeBroker, cores: Cores, closed: str, error: type[PulsarException]
 ) -> None:
-    handler = Attached(cores(fake.url))
+    core = cores(fake.url)
+    handler = Attached(core)
     await handler.open()
     request_id, (connection,) = handler.client.next_request_id(), handler.connections
     frame = commands.lookup("persistent://public/default/t", request_id, authoritative=False, listener_name=None)
     fake.answers[Kind.LOOKUP] = swallow
     asked = asyncio.create_task(handler.ask(request_id, frame, connection, pb.CommandLookupTopicResponse))
     await until(lambda: len(fake.seen(Kind.LOOKUP)) == 2)
-    handler.state = state
+    # As while it unsubscribes.
+    handler.state = State.CLOSING
+    if closed == "handler":
+        handler.leave()
+    core.closed = closed == "client"
     connection.close("the test")
     with pytest.raises(error):
         await asked
+    # For the fixture, which closes it.
+    core.closed = False
 
 
 async def test_lookup_elsewhere_moves_the_handler(fake: FakeBroker, cores: Cores) -> None:

@@ -158,6 +158,16 @@ def test_expire_incomplete_message() -> None:
     assert never.assembly.next_expiry() is None and never.assembly.expire(10.0**9) == 0
 
 
+@pytest.mark.proves("C116")
+def test_expire_counts_from_restarted_ages() -> None:
+    topic = Topic(expiry=60.0)
+    topic.send("a", 0, of=2)
+    topic.send("b", 0, of=2)
+    topic.assembly.restart_ages(150.0)
+    assert topic.assembly.next_expiry() == 210.0 and topic.assembly.expire(209.9) == 0
+    assert topic.assembly.expire(210.0) == 2 and topic.acknowledged == [0, 1]
+
+
 def test_pop_entries_acks_all_chunks_once() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=2)

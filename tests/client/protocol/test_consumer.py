@@ -330,6 +330,33 @@ def test_delivery_of_older_epoch_returns_its_permits() -> None:
     assert request.redeliverUnacknowledgedMessages.consumer_epoch == 1 and flow.flow.messagePermits == 7
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_may_receive_while_the_broker_has_permits(scaled: bool) -> None:
+    core, _ = core_of(1, scaled_within=MemoryLimit(100) if scaled else None)
+    assert not core.may_receive()
+    core.begin_attachment()
+    core.attached()
+    assert core.may_receive()
+    # One that waits undecoded, one that is decoded, and one that is dequeued in a pause.
+    core.append(command(0), single_entry(b"0"))
+    assert not core.may_receive()
+    assert core.has_queued() and not core.may_receive()
+    core.pause(strict=False)
+    assert core.dequeue() is not None and not core.may_receive()
+    core.resume()
+    assert core.may_receive()
+    core.detached()
+    assert not core.may_receive()
+
+
+def test_redeliver_entries_names_each_once() -> None:
+    core, _ = attached()
+    written(core)
+    core.redeliver_entries([(LEDGER, 1), (LEDGER, 0), (LEDGER, 1), *((LEDGER, 0) for _ in range(1000))])
+    (request,) = written(core)
+    assert [data.entryId for data in request.redeliverUnacknowledgedMessages.message_ids] == [1, 0]
+
+
 def test_delivery_of_older_attachment_returns_no_permit() -> None:
     core, _ = attached(2)
     core.append(command(0), single_entry(b"0"))

@@ -1,8 +1,9 @@
 """Ack grouping tracker of a consumer: acknowledgements, negative acks and redelivery requests, with their timers.
 
 Rules: nothing is written per message; acknowledgements are sent by timer or when a group is full, and survive a lost
-connection. On non-persistent topics there is nothing to acknowledge: all their ids are the same (0, 0), and nothing is
-kept or sent. All calls are thread-safe under the consumer's lock; the loop is woken only to arm a timer.
+connection. During a seek the context has no connection: see `PartitionConsumer.begin_seek`. On non-persistent topics
+there is nothing to acknowledge: all their ids are the same (0, 0), and nothing is kept or sent. All calls are
+thread-safe under the consumer's lock; the loop is woken only to arm a timer.
 """
 
 from __future__ import annotations

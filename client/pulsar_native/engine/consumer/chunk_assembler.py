@@ -2,7 +2,9 @@
 chunks.
 
 Rules: chunks are added in the thread that receives, under the consumer's lock; the loop is woken only to arm the timer
-of incomplete messages.
+of incomplete messages. An incomplete message ages only while its other chunks can arrive: not without a connection, and
+not while the broker has no permits. A reader acknowledges no chunks, and no consumer those of an attachment that has
+ended: they are delivered again, and may be complete then.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
 
 
 class ChunkAssembler:
-    """Chunk assembler of a partition's consumer. `has_undecoded` tells whether a delivery is not decoded yet."""
+    """Chunk assembler of a partition's consumer.
+
+    `has_undecoded` returns True while a delivery is not decoded yet, `may_receive` while the broker can send one.
+    """
 
     def __init__(
         self,
@@ -39,12 +44,13 @@ class ChunkAssembler:
         assembly: ChunkAssembly,
         acks: AckGroupingTracker,
         has_undecoded: Callable[[], bool],
+        may_receive: Callable[[], bool],
     ) -> None:
         self._context = context
         self._assembly = assembly
         self._acks = acks
         self._has_undecoded = has_undecoded
-        # A reader acknowledges nothing.
+        self._may_receive = may_receive
         self._is_reader = context.config.is_reader
         self._timer_armed = False
 
@@ -61,25 +67,35 @@ class ChunkAssembler:
             self._context.engine.call(self._arm_timer, due)
         return message
 
+    def restart_ages(self) -> None:
+        """Let incomplete messages age from now on: no chunk could arrive before. Called under the lock."""
+        self._assembly.restart_ages(time.monotonic())
+
     def _arm_timer(self, due: float) -> None:
         self._context.call_later(max(due - time.monotonic(), 0.05), self._timer)
 
     def _pass_on_unusable(self) -> None:
         """Acknowledge superseded chunks, and track dropped ones until their redelivery. Called under the lock."""
         chunks = self._assembly
-        if chunks.acknowledge:
-            self._acks.add_left_over(chunks.acknowledge)
-        for key in chunks.unusable:
-            self._acks.watch(key)
+        left_over, unusable = chunks.acknowledge, chunks.unusable
         chunks.acknowledge, chunks.unusable = [], []
+        if self._context.connection() is None:
+            # What still was in the queue when the connection was lost: it is delivered again at the next attachment.
+            return
+        if left_over and not self._is_reader:
+            self._acks.add_left_over(left_over)
+        for key in unusable:
+            self._acks.watch(key)
 
     def _timer(self) -> None:
         """Expire incomplete messages. On the loop."""
         context, chunks = self._context, self._assembly
         with context.lock:
             now = time.monotonic()
+            if not self._may_receive():
+                chunks.restart_ages(now)
             # An undecoded delivery may be the missing chunk: nothing expires before it is decoded.
-            if not self._has_undecoded() and (count := chunks.expire(now)):
+            elif not self._has_undecoded() and (count := chunks.expire(now)):
                 _log.warning(
                     "%s: %d chunked messages received no further chunk in time: dropped", context.describe(), count
                 )

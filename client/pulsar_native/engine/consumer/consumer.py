@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, Protocol
@@ -97,8 +98,9 @@ class PartitionConsumer(Handler):
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
         self._on_active_change = on_active_change
-        # True while it is in the ring of its `MultiTopicsConsumer`, and while a seek is in progress.
+        # True while it is in the ring of its `MultiTopicsConsumer`, and between `begin_seek` and `end_seek`.
         self.queued = self.is_seeking = False
+        self._seek_ended = asyncio.Event()
         # The broker refuses a seek that comes while another one is in progress.
         self.seek_lock = asyncio.Lock()
         self._create_topic = create_topic
@@ -122,8 +124,10 @@ class PartitionConsumer(Handler):
             DeadLetterRouter(context, policy, client, self.redeliver) if policy is not None else None
         )
         self.chunks = assembly_of(config)
+        # Without one, nothing is acknowledged: see `begin_seek`.
+        acknowledging = dataclasses.replace(context, connection=lambda: None if self.is_seeking else self.connection)
         self.acks = AckGroupingTracker(
-            context,
+            acknowledging,
             self.chunks,
             self.dead_letter_router,
             redeliver=self.redeliver,
@@ -131,14 +135,21 @@ class PartitionConsumer(Handler):
             batch_size_of=lambda key: self.core.size_of(key),
             next_request_id=client.next_request_id,
         )
-        self.undecodable = UndecodableEntries(context, self.chunks, self.acks.watch, self._key_fetched)
-        chunk_assembler = ChunkAssembler(context, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded)
+        self.undecodable = UndecodableEntries(acknowledging, self.chunks, self.acks.watch, self._key_fetched)
+        self._chunk_assembler = ChunkAssembler(
+            context,
+            self.chunks,
+            self.acks,
+            has_undecoded=lambda: self.core.has_undecoded,
+            # An inactive consumer of a Failover subscription gets nothing.
+            may_receive=lambda: self.is_active is not False and self.core.may_receive(),
+        )
         decoder = EntryDecoder(
             topic.full,
             topic.partition,
             schema,
             acks=self.acks,
-            together=chunk_assembler.assemble,
+            together=self._chunk_assembler.assemble,
             decryptor=self.undecodable.decryptor,
             undecodable=self.undecodable,
             dead_letters=self.dead_letter_router,
@@ -255,6 +266,7 @@ class PartitionConsumer(Handler):
             # Before the permits, so that the broker does not redeliver acknowledged messages.
             self.acks.send()
             self.core.attached()
+            self._chunk_assembler.restart_ages()
             self.write_outgoing()
         self.acks.start_unacked_timer()
         if self.core.permits.on_demand:
@@ -360,6 +372,9 @@ class PartitionConsumer(Handler):
     def on_active_change(self, is_active: bool) -> None:
         """Record whether this consumer of a Failover subscription is the active one."""
         changed, self.is_active = is_active is not self.is_active, is_active
+        if changed:
+            with self.lock:
+                self._chunk_assembler.restart_ages()
         if changed and self._on_active_change is not None:
             self._on_active_change(is_active, self.topic.partition)
 
@@ -376,6 +391,32 @@ class PartitionConsumer(Handler):
     def look_again(self) -> None:
         """Wake those who wait for messages. On the loop."""
         self._on_arrival(self)
+
+    def begin_seek(self) -> None:
+        """Hold acknowledgements, negative acks and ack time-outs until `end_seek`. Acquires the lock.
+
+        The broker applies an acknowledgement that arrives between SEEK and its answer after the seek, so that the
+        message does not come again.
+        """
+        self._seek_ended.clear()
+        with self.lock:
+            self.is_seeking = True
+
+    def end_seek(self) -> None:
+        """Send what was acknowledged since `begin_seek`, unless `on_seek` dropped it. Acquires the lock."""
+        with self.lock:
+            self.is_seeking = False
+            if self.is_alive:
+                self.acks.send()
+        self._seek_ended.set()
+
+    async def ready_to_acknowledge(self, timeout: float) -> Connection:
+        """As `ready`, but also wait for the end of a seek."""
+        connection = await self.ready(timeout)
+        while self.is_seeking:
+            await self._seek_ended.wait()
+            connection = await self.ready(timeout)
+        return connection
 
     def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
         """Drop all deliveries and acknowledgements: the subscription was moved. Acquires the lock."""
@@ -537,6 +578,7 @@ class PartitionConsumer(Handler):
         """Grant collected permits, and deliver what was withheld. Thread-safe."""
         with self.lock:
             self.core.resume()
+            self._chunk_assembler.restart_ages()
             self.write_outgoing()
         # Waiting receivers look again, and with a queue of 0 request a permit again.
         self.engine.call(self.look_again)

@@ -457,13 +457,23 @@ class MultiTopicsConsumer:
 
         Messages that a seek or a redelivery concerns meanwhile are dropped, as the queue is. Thread-safe.
         """
-        restarts = {child: child.core.restarts for child in self.children}
+        restarts = self.restarts()
         try:
             yield
         except BaseException:
             self.put_back([*collected, message], restarts)
             collected.clear()
             raise
+
+    def restarts(self) -> dict[PartitionConsumer, int]:
+        """Return the number of restarts of each partition, for `drop_outdated` and `put_back`. Thread-safe."""
+        return {child: child.core.restarts for child in self.children}
+
+    def drop_outdated(self, collected: list[Message], restarts: Mapping[PartitionConsumer, int]) -> None:
+        """Remove the messages of partitions that have restarted since: they are redelivered, or not wanted any more."""
+        outdated = {child.topic.full for child, number in restarts.items() if child.core.restarts != number}
+        if outdated:
+            collected[:] = [message for message in collected if message.entry.topic not in outdated]
 
     def put_back(
         self, messages: Sequence[Message], restarts: Mapping[PartitionConsumer, int] = MappingProxyType({})

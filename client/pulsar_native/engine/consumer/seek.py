@@ -139,14 +139,14 @@ async def seek(
         words=words,
         publish_time=publish_time,
     )
-    consumer.is_seeking = True
+    consumer.begin_seek()
     try:
         await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
         consumer.on_seek(position, sought, inclusive=inclusive)
         consumer.detached()
         connection.remove_consumer(consumer.consumer_id)
     finally:
-        consumer.is_seeking = False
+        consumer.end_seek()
         if consumer.connection is None or not consumer.connection.is_open:
             consumer.reconnect(0.0)
     connection = await _ready(consumer)

@@ -11,6 +11,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import chunk_assembler
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
+from pulsar_native.enums import SubscriptionMode
 from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.wire.entry import EntryKey, parse_entry
 from support.clock import Clock, stopped_clock
@@ -35,7 +36,7 @@ class Kept:
 class Chunks:
     """A chunk assembler whose messages expire after a minute."""
 
-    def __init__(self, **options: int | bool) -> None:
+    def __init__(self, **options: int | bool | SubscriptionMode) -> None:
         config = ConsumerConfig(
             subscription_name="s",
             expire_time_of_incomplete_chunked_message_ms=60_000,
@@ -44,9 +45,12 @@ class Chunks:
         self.state = ConsumerState(config)
         self.acks = Kept()
         self.undecoded = False
+        self.may_receive = True
         self.assembly = assembly_of(config)
         acks = cast(AckGroupingTracker, self.acks)
-        self.assembler = ChunkAssembler(self.state.context, self.assembly, acks, lambda: self.undecoded)
+        self.assembler = ChunkAssembler(
+            self.state.context, self.assembly, acks, lambda: self.undecoded, lambda: self.may_receive
+        )
 
     def add(self, entry: int, chunk: int, uuid: str = "m", count: int = 2) -> ChunkedMessage | None:
         payload = single_entry(b"ab", uuid=uuid, chunk_id=chunk, num_chunks_from_msg=count, total_chunk_msg_size=4)
@@ -92,6 +96,57 @@ def test_nothing_expires_before_deliveries_are_decoded(clock: Clock) -> None:
     ((seconds, _),) = chunks.state.timers
     assert seconds == pytest.approx(0.05)
     assert chunks.add(1, 1) is not None
+
+
+def test_nothing_expires_while_no_chunk_can_come(clock: Clock) -> None:
+    chunks = Chunks()
+    chunks.add(0, 0)
+    chunks.may_receive = False
+    for _ in range(3):
+        clock.advance(61)
+        assert chunks.state.run_timer() == pytest.approx(60)
+    # From then on it has its whole time again.
+    chunks.may_receive = True
+    clock.advance(59)
+    chunks.state.run_timer()
+    assert not chunks.acks.left_over and chunks.add(1, 1) is not None
+
+
+def test_ages_restarted_count_from_then_on(clock: Clock) -> None:
+    chunks = Chunks()
+    chunks.add(0, 0)
+    clock.advance(59)
+    with chunks.state.context.lock:
+        chunks.assembler.restart_ages()
+    clock.advance(2)
+    chunks.state.run_timer()
+    ((seconds, _),) = chunks.state.timers
+    assert seconds == pytest.approx(58) and not chunks.acks.left_over
+    clock.advance(58)
+    chunks.state.run_timer()
+    assert chunks.acks.left_over == [(7, 0)]
+
+
+@pytest.mark.parametrize("auto_ack", [True, False])
+def test_chunks_of_an_ended_attachment_are_forgotten(clock: Clock, auto_ack: bool) -> None:
+    chunks = Chunks(max_pending_chunked_message=1, auto_ack_oldest_chunked_message_on_queue_full=auto_ack)
+    connection, chunks.state.connection = chunks.state.connection, None
+    # Decoded from the queue when the connection is lost: they are delivered again.
+    chunks.add(0, 0, "a")
+    chunks.add(1, 0, "b")
+    chunks.add(2, 0, "b")
+    chunks.state.connection = connection
+    chunks.add(3, 1, "b")
+    assert not chunks.acks.left_over and not chunks.acks.watched
+
+
+def test_reader_acknowledges_no_chunks(clock: Clock) -> None:
+    chunks = Chunks(subscription_mode=SubscriptionMode.NonDurable)
+    chunks.add(0, 0)
+    chunks.add(1, 0)
+    clock.advance(61)
+    chunks.state.run_timer()
+    assert not chunks.assembly and not chunks.acks.left_over
 
 
 def test_timer_is_for_the_oldest_message(clock: Clock) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer import ack_grouping_tracker, redeliver_all
+from pulsar_native.engine.consumer import ack_grouping_tracker, chunk_assembler, redeliver_all
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, ConsumerBusy, NotConnected, PulsarException, Timeout
@@ -411,6 +412,63 @@ async def test_ack_timeout_requests_redelivery(fake: FakeBroker, cores: Cores, s
     assert 0.99 <= seen.at - started < 1.6
     (request,) = redelivers(fake)
     assert [data.entryId for data in request.message_ids] == [0, 2]
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------
+
+
+def chunk(number: int) -> bytes:
+    """Return the delivery of a chunk, entry of the same number, of a message of two."""
+    fields = {"uuid": "m", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+    return delivery(0, single_entry(b"%d" % number, **fields), number)
+
+
+READER = {"subscription_mode": SubscriptionMode.NonDurable, "start_message_id": MessageId.earliest}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("stop", "go_on", "options"),
+    [
+        pytest.param(PartitionConsumer.detached, PartitionConsumer.reconnect, READER, id="reader"),
+        pytest.param(PartitionConsumer.detached, PartitionConsumer.reconnect, {}, id="subscription"),
+        # Its only permit was that of the chunk.
+        pytest.param(lambda child: child.pause(strict=False), PartitionConsumer.resume, {}, id="pause"),
+        pytest.param(
+            lambda child: child.on_active_change(False),
+            lambda child: child.on_active_change(True),
+            {"consumer_type": ConsumerType.Failover},
+            id="inactive",
+        ),
+    ],
+)
+async def test_chunks_expire_only_while_others_can_come(
+    fake: FakeBroker,
+    cores: Cores,
+    subscribed: Subscribed,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: Callable[[PartitionConsumer], None],
+    go_on: Callable[[PartitionConsumer], None],
+    options: dict[str, Any],
+) -> None:
+    clock = stopped_clock(monkeypatch, chunk_assembler)
+    consumer = await subscribed(cores(fake.url, **FAST), receiver_queue_size=1, **options)
+    (child,) = consumer.children
+    deliver(fake, chunk(0))
+    await until(child.may_have_more)
+    stop(child)
+    assert consumer.dequeue() is None and len(child.chunks) == 1
+    clock.advance(61)
+    child._chunk_assembler._timer()
+    clock.advance(59)
+    go_on(child)
+    await until(lambda: child.is_connected and child.acks.unsent() == 0)
+    # It has its whole time again; what the broker delivers again was dropped.
+    clock.advance(59)
+    child._chunk_assembler._timer()
+    deliver(fake, chunk(0), chunk(1))
+    assert [message.data() for message in await take(consumer)] == [b"01"]
+    assert child.acks.unsent() == 0 and not acks(fake)
 
 
 # --- connections ------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
+from pulsar_native.engine.consumer.ack_receipts import completing
+from pulsar_native.engine.consumer.close import close
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
-from pulsar_native.exceptions import BrokerMetadataError, PulsarException
+from pulsar_native.exceptions import BrokerMetadataError, NotConnected, PulsarException
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.topic import TopicName
@@ -23,6 +27,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import single_entry
 from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, permits, success, swallow
+from support.fake_coordinators import Coordinators
 from support.until import until
 
 Cores = Callable[..., ClientCore]
@@ -150,10 +155,10 @@ class HeldSeeks:
         self.requests.append((peer, command.seek.request_id))
         return []
 
-    def answer(self, number: int) -> None:
-        """Confirm one of the requests."""
+    def answer(self, number: int, *, refuse: bool = False) -> None:
+        """Confirm or refuse one of the requests."""
         peer, request_id = self.requests[number]
-        peer.send(success(request_id))
+        peer.send(failure(request_id, pb.MetadataError) if refuse else success(request_id))
 
 
 async def test_second_move_waits_for_the_first(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
@@ -383,6 +388,212 @@ async def test_seek_forgets_unsent_acks(fake: FakeBroker, cores: Cores, subscrib
     # Acknowledged before, but to come again is what the seek is for.
     assert await take(child, 2) == [b"1", b"2"]
     assert child.acks.unsent() == 0 and acked(fake) == []
+
+
+GROUPED = {"acknowledgment_group_time_ms": 60_000}
+RECEIPTS = {"ack_receipt_enabled": True}
+Acknowledge = Callable[[PartitionConsumer], object]
+
+
+def acknowledge_first(child: PartitionConsumer) -> None:
+    child.acknowledge([place(1)])
+
+
+def acknowledge_by_timer(child: PartitionConsumer) -> None:
+    acknowledge_first(child)
+    child.acks.flush()
+
+
+def acknowledge_left_over(child: PartitionConsumer) -> None:
+    with child.lock:
+        child.acks.add_left_over([(1, 1)])
+
+
+WAYS = pytest.mark.parametrize(
+    ("options", "acknowledge"),
+    [
+        ({}, acknowledge_first),
+        ({}, lambda child: child.acknowledge_cumulative(place(1))),
+        (GROUPED, acknowledge_by_timer),
+        (GROUPED | {"max_acknowledgment_group_size": 1}, acknowledge_first),
+        (RECEIPTS, acknowledge_first),
+        ({}, acknowledge_left_over),
+    ],
+    ids=["at-once", "cumulative", "timer", "full-group", "receipt", "left-over-chunk"],
+)
+
+
+async def seeking(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, **options: Any
+) -> tuple[PartitionConsumer, HeldSeeks, asyncio.Future[None]]:
+    """Return a consumer whose SEEK has no answer yet, and its call."""
+    held = HeldSeeks(fake)
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **options)
+    moving = asyncio.ensure_future(seek.move(child, MessageId.earliest))
+    await until(lambda: held.requests)
+    return child, held, moving
+
+
+@WAYS
+async def test_ack_during_seek_is_dropped_with_it(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any], acknowledge: Acknowledge
+) -> None:
+    child, held, moving = await seeking(fake, cores, subscribed, **options)
+    acknowledge(child)
+    await round_trip(child)
+    held.answer(0)
+    await asyncio.wait_for(moving, 5)
+    await round_trip(child)
+    assert acked(fake) == [] and child.acks.unsent() == 0
+
+
+@WAYS
+async def test_ack_during_refused_seek_follows_it(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any], acknowledge: Acknowledge
+) -> None:
+    child, held, moving = await seeking(fake, cores, subscribed, **options)
+    acknowledge(child)
+    await round_trip(child)
+    assert acked(fake) == []
+    held.answer(0, refuse=True)
+    with pytest.raises(PulsarException):
+        await asyncio.wait_for(moving, 5)
+    await until(lambda: acked(fake) == [1])
+    assert len(fake.seen(Kind.SUBSCRIBE)) == 1
+
+
+@WAYS
+async def test_ack_during_seek_survives_connection(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any], acknowledge: Acknowledge
+) -> None:
+    child, held, moving = await seeking(fake, cores, subscribed, **options)
+    acknowledge(child)
+    await round_trip(child)
+    assert acked(fake) == []
+    held.requests[0][0].close()
+    with pytest.raises(PulsarException):
+        await asyncio.wait_for(moving, 5)
+    await until(lambda: acked(fake) == [1])
+    kinds = [seen.command.type for seen in fake.seen(Kind.SEEK, Kind.SUBSCRIBE, Kind.ACK)]
+    assert kinds == [Kind.SUBSCRIBE, Kind.SEEK, Kind.SUBSCRIBE, Kind.ACK]
+    # The application seeks again: nothing is held any more.
+    again = asyncio.ensure_future(seek.move(child, MessageId.earliest))
+    await until(lambda: len(held.requests) == 2)
+    held.answer(1)
+    await asyncio.wait_for(again, 5)
+    acknowledge(child)
+    await until(lambda: acked(fake) == [1, 1])
+
+
+async def test_receipt_during_seek_ends_with_it(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child, held, moving = await seeking(fake, cores, subscribed, **RECEIPTS)
+    receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    child.acknowledge([place(1)], completing(receipt))
+    await round_trip(child)
+    assert not receipt.done()
+    held.answer(0)
+    with pytest.raises(NotConnected, match="seek"):
+        await asyncio.wait_for(receipt, 5)
+    await asyncio.wait_for(moving, 5)
+    assert acked(fake) == []
+
+
+async def test_ack_of_other_threads_never_follows_seek(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    held = HeldSeeks(fake)
+    child = await partition(cores(fake.url), subscribed)
+    stopped = threading.Event()
+
+    def acknowledge_on() -> None:
+        for entry in itertools.count():
+            if stopped.is_set():
+                return
+            child.acknowledge([place(entry)])
+
+    thread = threading.Thread(target=acknowledge_on)
+    thread.start()
+    try:
+        await until(lambda: acked(fake))
+        moving = asyncio.ensure_future(seek.move(child, MessageId.earliest))
+        await until(lambda: held.requests)
+        await round_trip(child)
+    finally:
+        stopped.set()
+        await asyncio.to_thread(thread.join)
+    await round_trip(child)
+    kinds = [seen.command.type for seen in fake.seen(Kind.SEEK, Kind.ACK)]
+    assert kinds[-1] == Kind.SEEK and Kind.ACK in kinds
+    held.answer(0)
+    await asyncio.wait_for(moving, 5)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_transactional_ack_waits_for_seek(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, refused: bool
+) -> None:
+    Coordinators(fake)
+    held = HeldSeeks(fake)
+    core = cores(fake.url)
+    work = await core.new_transaction(60.0)
+    consumer = await subscribed(core, "t")
+    (child,) = consumer.children
+    moving = asyncio.ensure_future(seek.move(child, MessageId.earliest))
+    await until(lambda: held.requests)
+    acknowledging = asyncio.ensure_future(consumer.acknowledge_in(work, [place(1)]))
+    await asyncio.to_thread(fake.wait, Kind.ADD_SUBSCRIPTION_TO_TXN)
+    await round_trip(child)
+    await round_trip(child)
+    assert acked(fake) == []
+    held.answer(0, refuse=refused)
+    await asyncio.wait_for(asyncio.gather(moving, return_exceptions=True), 5)
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.ACK)
+    response = pb.CommandAckResponse(consumer_id=child.consumer_id, request_id=seen.command.ack.request_id)
+    held.requests[0][0].send(frame(Kind.ACK_RESPONSE, ackResponse=response))
+    await asyncio.wait_for(acknowledging, 5)
+    # The acknowledgement is the transaction's: it ends with that and not with the seek.
+    kinds = [seen.command.type for seen in fake.seen(Kind.SEEK, Kind.SUBSCRIBE, Kind.ACK)]
+    assert kinds == [Kind.SUBSCRIBE, Kind.SEEK] + [Kind.SUBSCRIBE] * (not refused) + [Kind.ACK]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_nack_due_during_seek_waits_for_it(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    timers: list[str] = []
+    call_later = PartitionConsumer.call_later
+
+    def recorded(child: PartitionConsumer, seconds: float, function: Callable[[], None]) -> None:
+        timers.append(function.__name__)
+        call_later(child, seconds, function)
+
+    monkeypatch.setattr(PartitionConsumer, "call_later", recorded)
+    options = {"consumer_type": ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 1}
+    child, held, moving = await seeking(fake, cores, subscribed, **options)
+    child.negative_acknowledge(place(1))
+    # Set again when it was due.
+    await until(lambda: timers.count("_nack_timer") > 2, 10)
+    await round_trip(child)
+    assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    held.answer(0, refuse=refused)
+    await asyncio.wait_for(asyncio.gather(moving, return_exceptions=True), 5)
+    if refused:
+        await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    else:
+        await round_trip(child)
+        assert not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+
+
+async def test_close_during_seek_sends_no_acks(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child, held, moving = await seeking(fake, cores, subscribed)
+
+    def refuse_before(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        return [failure(held.requests[0][1], pb.MetadataError), success(command.close_consumer.request_id)]
+
+    fake.answers[Kind.CLOSE_CONSUMER] = refuse_before
+    child.acknowledge([place(1)])
+    report = await close(child)
+    await asyncio.wait_for(asyncio.gather(moving, return_exceptions=True), 5)
+    await round_trip(child)
+    assert acked(fake) == [] and (report.acks_sent, report.acks_left) == (0, 1)
 
 
 async def test_seek_keeps_epoch_of_redelivery(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
