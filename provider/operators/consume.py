@@ -18,6 +18,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_pulsar.arguments import Given
+from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-    from pulsar_native import Client, Message
+    from pulsar_native import Message
+    from pulsar_native.jobs.batch import CutEntries
     from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
     from pulsar_native.jobs.part_files import PartLimits
 
@@ -43,7 +45,12 @@ ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
 FAILURE_KEY = "consume_failure"
 """The XCom of a failed try: what it had received, and whether anything was acknowledged."""
 CUT_KEY = "consume_cut_entries"
-"""The XCom that tells the next run which messages of batch entries, cut by `max_messages`, this run holds."""
+"""The XCom that tells the next run which messages of batch entries, cut by `max_messages`, this run holds.
+
+Of earlier runs Airflow gives that of the highest logical date; those without one come first or last, by database, and
+of them that which stored last. So these have a key of their own, with `_undated`, and cleared ones another, with
+`_repeated`, of which all are read.
+"""
 
 
 class ConsumeBatchOperator(LineageMethods, BaseOperator):
@@ -127,6 +134,13 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     A broker that keeps acknowledgements of whole entries only (acknowledgmentAtBatchIndexLevelEnabled=false) delivers
     an entry cut by a limit again as a whole. What earlier runs of this task hold of it is left out; that is known from
     their XComs, so not after such a run was deleted, nor for runs of an earlier logical date: those hold it twice.
+    After the subscription was moved back (PulsarResetCursorOperator, a seek) nothing is left out, unless it was moved
+    to the very entry that was cut, or in a Shared or Key_Shared subscription behind messages that were still
+    unacknowledged then: such a move cannot be told from going on.
+
+    A batch belongs to its cluster, too. Once the connection leads to another one, a retry or cleared run returns the
+    manifest of a batch that is acknowledged and in its output; where it would need the messages or acknowledge them, it
+    fails, and names what to do.
 
     Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
     (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; files (path, count,
@@ -356,6 +370,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None
         )
         identity = TaskIdentity.of(context)
+        cluster = cluster_uri(hook.service_url())
         on_error = self.on_error.lower()
         if on_error == "retry_letter" and self.topic_pattern is not None and not self.retry_letter_topic:
             validation.refuse("on_error='retry_letter' with a pattern needs retry_letter_topic: one for all topics")
@@ -371,6 +386,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 "map_index": identity.map_index,
                 "deployment_id": deployment,
             },
+            cluster=cluster,
             subscription_type=self.subscription_type.lower(),
             initial_position=self.initial_position.lower(),
             limits=limits,
@@ -407,13 +423,13 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume the batch and return its manifest."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-        from pulsar_native.jobs.batch import CutEntries
         from pulsar_native.jobs.consuming import ConsumeJob
 
         with self._task_client:
             hook = PulsarHook(self.pulsar_conn_id)
             with staged(self._action(), "arguments"):
                 settings = self._settings(context, hook)
+                callbacks = self._callbacks(context, hook)
             client = self._task_client.open(hook, self._action())
             self._lineage.begin(hook)
             job = ConsumeJob(
@@ -421,12 +437,11 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 client,
                 TaskState(context, "consumed"),
                 self.log,
-                self._callbacks(context, hook, client),
-                cut=CutEntries(_pulled(context, CUT_KEY)),
+                callbacks,
+                cut=_cut_entries(_cut_notes(context), settings),
             )
             manifest = self._run(job, context)
-            if job.cut:
-                context["ti"].xcom_push(key=CUT_KEY, value=job.cut)
+            _push_cut(context, job)
             self._lineage.succeed(self, context, hook, manifest, read=manifest["topics"])
             return manifest
 
@@ -455,7 +470,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     def _action(self) -> str:
         return f"Consuming {self.topic_pattern or self.topic} as {self.subscription}"
 
-    def _callbacks(self, context: Context, hook: PulsarHook, client: Client) -> ConsumeCallbacks:
+    def _callbacks(self, context: Context, hook: PulsarHook) -> ConsumeCallbacks:
         from pulsar_native.jobs.consuming import ConsumeCallbacks
 
         def names(namespace: str) -> Sequence[str]:
@@ -544,10 +559,38 @@ def _bound(argument: str, function: Callable[..., Any], name: str, context: Cont
     return lambda value: function(**{name: value}, **more)
 
 
-def _pulled(context: Context, key: str) -> object:
-    """Return the XCom of the latest earlier run of this task, None without one."""
+def _cut_notes(context: Context) -> list[Any]:
+    """Return the notes of earlier runs of this task on partly consumed entries, the latest among them."""
     ti: Any = context["ti"]
     pull = getattr(ti, "xcom_pull", None)
     if pull is None:
-        return None
-    return pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index, include_prior_dates=True)
+        return []
+    of_last = [
+        pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index, include_prior_dates=True)
+        for key in (CUT_KEY, f"{CUT_KEY}_undated")
+    ]
+    repeated = pull(task_ids=ti.task_id, key=_repeated_cut_key(ti.map_index), include_prior_dates=True)
+    return [*of_last, *(repeated if isinstance(repeated, list) else [repeated])]
+
+
+def _repeated_cut_key(map_index: int | None) -> str:
+    # Airflow gives those of all mapped tasks.
+    return f"{CUT_KEY}_repeated" + ("" if map_index in (None, -1) else f"_{map_index}")
+
+
+def _cut_entries(notes: Sequence[object], settings: ConsumeSettings) -> CutEntries:
+    from pulsar_native.jobs.batch import CutEntries
+
+    return CutEntries(notes, [str(settings.cluster), settings.subscription])
+
+
+def _push_cut(context: Context, job: ConsumeJob) -> None:
+    """Tell later runs which entries this run holds in part."""
+    if not job.cut:
+        return
+    ti, run, key = context["ti"], context.get("dag_run"), CUT_KEY
+    if job.is_repeated:
+        key = _repeated_cut_key(ti.map_index)
+    elif run is not None and run.logical_date is None:
+        key = f"{CUT_KEY}_undated"
+    ti.xcom_push(key=key, value=job.cut)

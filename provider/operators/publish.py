@@ -375,7 +375,7 @@ class PublishOperator(LineageMethods, BaseOperator):
             self._lineage.begin(hook)
             try:
                 manifest = job.run(client, hook.get_admin())
-            except (PulsarException, OSError) as error:
+            except (PulsarException, OSError, validation.InvalidValue) as error:
                 raise failure(error, action=action, stage=job.stage) from error
             except PublishIncomplete as error:
                 self._lineage.fail(error.manifest)

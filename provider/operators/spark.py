@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from airflow_provider_pulsar.arguments import Given, expanded_names
 from airflow_provider_pulsar.context import storage_path
+from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.spark_rest import FINISHED, NOT_FOUND, TIMEOUT
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -234,12 +235,13 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # ours returns the result
         """Run the load and return its result."""
-        self._given.check(self)
-        self._has_start |= "interval_start" in expanded_names(self)
-        self._check_texts(is_rendered=True)
-        self._check_mappings(is_rendered=True)
-        self._refuse_pulsar_secrets()
-        self._bounds(is_rendered=True)
+        with staged(f"The load of {self.topic}", "arguments"):
+            self._given.check(self)
+            self._has_start |= "interval_start" in expanded_names(self)
+            self._check_texts(is_rendered=True)
+            self._check_mappings(is_rendered=True)
+            self._refuse_pulsar_secrets()
+            self._bounds(is_rendered=True)
         if not self.application:
             from pyspark_pulsar.load import application
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar import credentials_file
+from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.spark_rest import NOT_FOUND
 from airflow_provider_pulsar.hooks.spark_submit import PulsarSparkSubmitHook
@@ -103,8 +104,9 @@ class PulsarSparkSubmitMixin(SparkSubmitOperator):
         """Render the fields, and raise for a secret before Airflow stores them; called for mapped tasks too."""
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         if parent is self:
-            self._check_mappings(is_rendered=True)
-            self._refuse_pulsar_secrets()
+            with staged(f"The application of {self.task_id}", "arguments"):
+                self._check_mappings(is_rendered=True)
+                self._refuse_pulsar_secrets()
 
     def execute(self, context: Context) -> Any:
         """Submit the application with the connection."""

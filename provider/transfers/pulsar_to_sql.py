@@ -13,9 +13,8 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.exceptions import staged
-from airflow_provider_pulsar.operators.consume import CUT_KEY, ConsumeBatchOperator, _pulled
+from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator, _cut_entries, _cut_notes, _push_cut
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import validation
 
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import Context
 
-    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import Client
-    from pulsar_native.jobs.consuming import ConsumeJob, ConsumeSettings
+    from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
     from pulsar_native.jobs.interfaces import JobState
     from pulsar_native.jobs.sql_sink import SqlBatchState, SqlSink
 
@@ -146,18 +144,19 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
                 settings = self._settings(context, hook)
                 validation.text("table", self.table)
                 database = db_hook(self.sql_conn_id, self.sql_hook_params)
+                callbacks = self._callbacks(context, hook)
             client = self._task_client.open(hook, self._action())
             self._lineage.begin(hook)
             with closing(_transactional(database)) as connection:
                 try:
                     sink = self._sink(database, connection, settings)
-                    job, found = self._consume(context, hook, client, settings, database, connection, sink)
+                    callbacks = replace(callbacks, sink=sink, sink_rows=self.rows_per_insert)
+                    job, found = self._consume(context, client, settings, database, connection, callbacks)
                 finally:
                     with suppress(Exception):
                         # What is not committed by now never is.
                         connection.rollback()
-            if job.cut:
-                context["ti"].xcom_push(key=CUT_KEY, value=job.cut)
+            _push_cut(context, job)
             manifest = {"table": self.table, "rows": found["count"], **found}
             for name in ("path", "format"):
                 manifest.pop(name, None)
@@ -168,24 +167,24 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
     def _consume(
         self,
         context: Context,
-        hook: PulsarHook,
         client: Client,
         settings: ConsumeSettings,
         database: DbApiHook,
         connection: Any,
-        sink: SqlSink,
+        callbacks: ConsumeCallbacks,
     ) -> tuple[ConsumeJob, dict[str, Any]]:
         """Acknowledge what earlier runs have committed, run the job, and return it with its manifest."""
-        from pulsar_native.jobs.batch import CutEntries
         from pulsar_native.jobs.consuming import ConsumeJob
 
-        callbacks = replace(self._callbacks(context, hook, client), sink=sink, sink_rows=self.rows_per_insert)
+        notes = _cut_notes(context)
         state = self._state(context, settings, database, connection)
         for other in _unacknowledged(state):
             self.log.info("A batch of another run is committed but not acknowledged: acknowledging it first")
             earlier = ConsumeJob(settings, client, other, self.log, callbacks)
             self._run(earlier, context)
-        job = ConsumeJob(settings, client, state, self.log, callbacks, cut=CutEntries(_pulled(context, CUT_KEY)))
+            # Such a run has pushed none.
+            notes.append(earlier.cut)
+        job = ConsumeJob(settings, client, state, self.log, callbacks, cut=_cut_entries(notes, settings))
         return job, self._run(job, context)
 
     def _sink(self, database: DbApiHook, connection: Any, settings: ConsumeSettings) -> SqlSink:
@@ -217,8 +216,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
                 "state_table=None, with replace=True"
             )
         # The same topics of another cluster are another subscription.
-        cluster = cluster_uri(str(self._lineage.service_url))
-        subscription = [cluster, settings.source, settings.subscription]
+        subscription = [settings.cluster, settings.source, settings.subscription]
         state = SqlBatchState(
             connection,
             StateTable(self.state_table, database.placeholder),

@@ -96,9 +96,9 @@ class PulsarBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocks while iterated; called in a task.
 
-        Raises `TopicNotFound` if the topic was deleted after planning, `DataLoss` if messages of the split were removed
-        before or during reading, `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded,
-        `CryptoError` for one that cannot be decrypted.
+        Raises `DataLoss` if messages of the split were removed, or the topic deleted, before or during reading,
+        `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded, `CryptoError` for one that
+        cannot be decrypted.
         """
         return read_split(self._options, partition, self._values, self._pushed)
 
@@ -155,7 +155,8 @@ def _batches(
     log_codec()
     check_keys(options)
     with Broker(options) as broker:
-        broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
+        if not broker.still_has(item.topic):
+            return
         with closing(broker.reader(item.topic, item.start.message_id(item.partition))) as reader:
             _check(options, broker, item, reader)
             try:

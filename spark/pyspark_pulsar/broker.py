@@ -7,6 +7,7 @@ delivered (never a transaction marker), so that an end taken from it is always r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,12 +20,15 @@ from pulsar_native.exceptions import AlreadyClosed, TopicNotFound
 from pulsar_native.schema import SchemaInfo
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.clients import shared_client
+from pyspark_pulsar.errors import ADVICE, DataLoss
 from pyspark_pulsar.offsets import Found, Probe, Range, resolve
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
 # Number of partitions queried at once while planning.
 PARALLEL = 8
+
+_log = logging.getLogger("pyspark_pulsar")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,6 +78,26 @@ class Broker:
         count = self.client.get_partition_count(topic)
         name = TopicName.parse(topic)
         return [name.with_partition(index).full for index in range(count)] if count else [name.full]
+
+    def still_has(self, topic: str) -> bool:
+        """Return True if a planned topic partition is there; a reader of one that was deleted would create it.
+
+        Raises `DataLoss` for a deleted one. With failOnDataLoss=false that is logged, and the result is False.
+        """
+        try:
+            self.partitions(topic)
+        except TopicNotFound as error:
+            self.leave_out(topic, error)
+            return False
+        return True
+
+    def leave_out(self, topic: str, error: TopicNotFound) -> None:
+        """Log that a planned topic partition was deleted; raises `DataLoss` unless failOnDataLoss=false."""
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{topic} was deleted after its messages were planned, and they with it. {ADVICE}", topic=topic
+            ) from error
+        _log.warning("%s was deleted after its messages were planned: they are left out (failOnDataLoss=false)", topic)
 
     def reader(
         self,
@@ -241,14 +265,13 @@ def plan(
 
     `wants` returns False for the topic partitions to leave out; None for none. `narrowed` returns the wanted part of a
     range and may ask the partition's probe; None for the whole range.
-    Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, and errors
-    of the connection.
+    Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, also for a
+    missing topic whose range the options give, as those of a load do, and errors of the connection.
     """
     with Broker(options) as broker:
-        topics = [partition for topic in broker.topics() for partition in broker.partitions(topic)]
-        topics = list(dict.fromkeys(topics))
-        options.starting_offsets.check_names(topics)
-        options.ending_offsets.check_names(topics)
+        topics, gone = _partitions(options, broker)
+        options.starting_offsets.check_names(topics + gone)
+        options.ending_offsets.check_names(topics + gone)
         topics = [topic for topic in topics if wants is None or wants(topic)]
 
         def of_topic(topic: str) -> Range:
@@ -257,6 +280,21 @@ def plan(
                 return found if narrowed is None else narrowed(found, probe)
 
         return map_partitions(of_topic, topics)
+
+
+def _partitions(options: ReadOptions, broker: Broker) -> tuple[list[str], list[str]]:
+    """Return the topic partitions of the options, and the planned ones that were deleted and are left out."""
+    found: list[str] = []
+    gone: list[str] = []
+    for topic in broker.topics():
+        try:
+            found += broker.partitions(topic)
+        except TopicNotFound as error:
+            if not options.has_range(topic):
+                raise
+            broker.leave_out(topic, error)
+            gone.append(topic)
+    return list(dict.fromkeys(found)), gone
 
 
 def map_partitions(function: Callable[[T], R], items: Sequence[T]) -> list[R]:

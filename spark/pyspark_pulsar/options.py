@@ -21,7 +21,7 @@ from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import ADVICE, CredentialsRef
 from pyspark_pulsar.encryption import READ_ACTION, READ_KEYS, WRITE_KEYS, KeyRefs
-from pyspark_pulsar.positions import Offsets, parse_offsets
+from pyspark_pulsar.positions import Offsets, Position, parse_offsets
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, METADATA_COLUMNS, SOURCE_COLUMNS
 
 CLIENT_PREFIX = "pulsar.client."
@@ -308,6 +308,11 @@ class ReadOptions:
         read.client_config()  # The position's own checks, before anything starts.
         read._check()
         return read
+
+    def has_range(self, topic: str) -> bool:
+        """Return True if the options give a range of positions of a topic, which therefore had messages."""
+        start, end = (offsets.by_topic.get(topic) for offsets in (self.starting_offsets, self.ending_offsets))
+        return isinstance(start, Position) and isinstance(end, Position) and start < end
 
     @property
     def finds_loss(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from pulsar_native import ConsumerType, InitialPosition
 from pulsar_native.admin import AdminClient
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import PulsarException, TopicNotFound
 from pulsar_native.jobs.interval import iso
 from pyspark_pulsar.broker import Broker, admin_client, last_entry
 from pyspark_pulsar.errors import DataLoss
@@ -41,8 +41,7 @@ def check_empty(
         try:
             for item in ranges:
                 start = None if is_behind else options.starting_time
-                with broker.probe(item.topic) as probe:
-                    last, first = probe.last(), probe.first()
+                last, first = _ends(broker, item)
                 if _is_shown(item, start, last, first):
                     shown = True
                 elif not _is_proven(admin, item, start):
@@ -54,6 +53,22 @@ def check_empty(
         finally:
             if admin is not None:
                 admin.close()
+
+
+def _ends(broker: Broker, item: Range) -> tuple[Position | None, Found | None]:
+    """Return the last and the first message; raises `DataLoss` for a topic that had messages and is gone."""
+    try:
+        broker.partitions(item.topic)  # A reader of a topic that is gone would create it.
+    except TopicNotFound as error:
+        if item.is_empty:
+            return None, None
+        raise DataLoss(
+            f"No rows, since {item.topic} was deleted after its messages were planned. Say allow_empty=true where "
+            "this is fine",
+            topic=item.topic,
+        ) from error
+    with broker.probe(item.topic) as probe:
+        return probe.last(), probe.first()
 
 
 def _is_shown(item: Range, start: int | None, last: Position | None, first: Found | None) -> bool:

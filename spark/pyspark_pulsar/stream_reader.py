@@ -3,8 +3,9 @@
 The planner's process lives as long as the query. It holds one small non-durable reader per topic partition, which finds
 both ends and leaves nothing at the broker. The object is pickled into every task, with checked options only. Rules: the
 two offsets alone determine the messages of a micro-batch, so that a repeated one reads the same. A partition that the
-start offset does not name begins at its first message. Under AvailableNow no message published, and no partition added,
-after the start of the query is read.
+start offset has no position of begins at its first message, which the end offset holds. No reader is opened on a topic
+that is gone, since that would create it. Under AvailableNow no message published, and no partition added, after the
+start of the query is read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pyspark_pulsar.errors import ADVICE, DataLoss
 from pyspark_pulsar.offsets import Probe, Range, check_reached, check_retained
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
-from pyspark_pulsar.stream_offsets import Positions, from_document, to_document
+from pyspark_pulsar.stream_offsets import Offset, Positions, from_document, to_document
 
 if TYPE_CHECKING:
     import pyarrow
@@ -94,7 +95,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known ends of the partitions, for the query's progress. Does not block."""
         ends = self._planning().ends
-        return to_document(ends) if ends else None
+        return to_document(Offset(ends)) if ends else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return one split per topic partition with messages between the offsets, small ones joined. Blocks.
@@ -141,7 +142,7 @@ class StreamPlanner:
             cursor = DurableCursor(self._broker.client, options.predefined_subscription)
             self._cursor = self._held.enter_context(cursor)
         self._topics: list[str] = []
-        # Error of a topic of the options that is not there, if that does not fail the query (failOnDataLoss).
+        # Error of a topic of the options that is not there: an offset shows whether messages of it are gone.
         self._missing: TopicNotFound | None = None
         self._looked_at = float("-inf")
         self._polled_at = float("-inf")
@@ -151,7 +152,7 @@ class StreamPlanner:
         self._frozen: Positions | None = None
         self.ends: Positions = {}
 
-    def initial(self) -> Positions:
+    def initial(self) -> Offset:
         """Return the start of a query without a checkpoint."""
         topics = self._current_topics() if self._frozen is None else list(self._frozen)
         if self._missing is not None:
@@ -161,41 +162,49 @@ class StreamPlanner:
         if self._cursor is not None:
             self._cursor.hold(topics)
             self._cursor.advance(found)
-        return found
+        return Offset(found)
 
-    def latest(self, start: Positions | None, *, unlimited: bool) -> Positions:
-        """Return the end of the next micro-batch."""
+    def latest(self, start: Offset | None, *, unlimited: bool) -> Offset:
+        """Return the end of the next micro-batch, `start` itself if there is nothing new.
+
+        Without `start` (Spark before 4.2) it has no beginnings: which partitions get their first messages is not known.
+        """
         if self._is_idle and self._frozen is None:
             time.sleep(max(0.0, self._polled_at + _POLL_SECONDS - time.monotonic()))
         ends = self._frozen if self._frozen is not None else self._ask()
-        known = start if start is not None else {}
-        if start is not None:
-            self._check_gone(start, ends)
-            self._check_reached(start, ends)
+        known = start.positions if start is not None else {}
+        self._check_gone(known, ends)
+        if self._missing is not None and self._options.fail_on_data_loss:
+            raise self._missing
+        self._check_reached(known, ends)
         reached = {topic: _later(known.get(topic), end) for topic, end in ends.items()}
         if self._frozen is not None:
             reached = {**known, **reached}
+        begins = self._begins(known, reached) if start is not None else {}
         limits = (self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger)
-        if not unlimited and limits != (None, None) and reached != start:
+        if not unlimited and limits != (None, None) and reached != known:
             self._turn += 1
-            reached = admit(self._broker, self._options, known, reached, self._turn)
-        self._is_idle = reached == start
-        return reached
+            reached = admit(self._broker, self._options, {**known, **begins}, reached, self._turn)
+        end = start if start is not None and reached == known else Offset(reached, begins)
+        self._is_idle = end is start
+        return end
 
     def freeze(self) -> None:
         """End the query at the present last messages."""
         self._frozen = self._ask()
 
-    def ranges(self, start: Positions, end: Positions) -> list[Range]:
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
         """Return the ranges between two offsets by topic partition."""
-        wanted = [topic for topic, at in end.items() if at is not None and at != start.get(topic)]
-        found = self._pool.map(lambda topic: self._range(topic, start.get(topic), end[topic]), wanted)
+        known = start.positions
+        wanted = {topic: at for topic, at in end.positions.items() if at is not None and at != known.get(topic)}
+        starts = [known.get(topic) or end.begins.get(topic) for topic in wanted]
+        found = self._pool.map(self._range, wanted, starts, wanted.values())
         return [item for item in found if item is not None]
 
-    def commit(self, end: Positions) -> None:
+    def commit(self, end: Offset) -> None:
         """Advance the durable cursor."""
         if self._cursor is not None:
-            self._cursor.advance(end)
+            self._cursor.advance(end.positions)
 
     def close(self) -> None:
         """Close readers, cursor and client."""
@@ -223,10 +232,8 @@ class StreamPlanner:
             try:
                 found += self._broker.partitions(topic)
             except TopicNotFound as error:
-                if self._options.fail_on_data_loss:
-                    raise
                 self._missing = error
-        if self._missing is not None and not found:
+        if self._missing is not None and not found and not self._options.fail_on_data_loss:
             raise self._missing
         self._topics = list(dict.fromkeys(found))
         self._looked_at = time.monotonic()
@@ -260,18 +267,32 @@ class StreamPlanner:
         found = probe.first()
         return end if found is None else found.position.entry_start
 
-    def _range(self, topic: str, start: Position | None, end: Position | None) -> Range | None:
-        if end is None:
+    def _begins(self, known: Positions, reached: Positions) -> dict[str, Position]:
+        """Return the first messages of the partitions that have no known position and reach one."""
+        new = {topic: at for topic, at in reached.items() if at is not None and known.get(topic) is None}
+        found = dict(zip(new, self._pool.map(self._first, new, new.values()), strict=True))
+        self._retained.update(found)
+        return found
+
+    def _first(self, topic: str, end: Position) -> Position:
+        found = self._probe(topic).first()
+        return end if found is None else min(found.position.entry_start, end)
+
+    def _range(self, topic: str, start: Position | None, end: Position) -> Range | None:
+        """Return the range between two positions, None for a topic that is gone if that does not fail the query."""
+        is_checked = self._options.finds_loss and topic not in self._retained
+        if start is not None and (start >= end or not is_checked):
+            return Range(topic, min(start, end), end)
+        # The checkpoint may name topics that are not those of the options.
+        if topic not in self._probes and not self._broker.still_has(topic):
             return None
         if start is None:
-            first = self._probe(topic).first()
-            start = end if first is None else first.position.entry_start
-        elif start < end and self._options.finds_loss and topic not in self._retained:
-            check_retained(topic, start, self._probe(topic).first())
-            # The next starts are at most one micro-batch old. A request more per partition and micro-batch would cost
-            # more than it finds: the task compares before and after it reads.
-            self._retained.add(topic)
-        return Range(topic, min(start, end), end)
+            return Range(topic, self._first(topic, end), end)
+        check_retained(topic, start, self._probe(topic).first())
+        # The next starts are at most one micro-batch old. A request more per partition and micro-batch would cost more
+        # than it finds: the task compares before and after it reads.
+        self._retained.add(topic)
+        return Range(topic, start, end)
 
     def _check_reached(self, start: Positions, ends: Positions) -> None:
         if not self._options.finds_loss:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_pulsar.exceptions import ArgumentRefused
+from airflow_provider_pulsar.operators.admin import PulsarCreateTopicOperator, PulsarResetCursorOperator
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
+from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from airflow_provider_pulsar.sensors.message import MessageSensor
+from airflow_provider_pulsar.sensors.topic import TopicSensor
 from pulsar_native import AdminClient, Client, InitialPosition
 from support.brokers import Broker, NewTopic
 from support.consuming import fill
@@ -38,6 +44,52 @@ def test_mapped_argument_none_raises(operator: Any, options: dict[str, Any], nam
     # As Airflow does it: the constructor gets the resolved value.
     with pytest.raises(ValueError, match=f"{name} {words}"):
         mapped.unmap({name: None}).execute(context_of())
+
+
+TEMPLATE = "{{ params.x }}"
+CONSUME = {"subscription": "s", "path": "/x"}
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "name", "value"),
+    [
+        (ConsumeBatchOperator, {**CONSUME, "max_messages": TEMPLATE}, "max_messages", None),
+        (ConsumeBatchOperator, {**CONSUME, "process": lambda manifest, more: None}, "process", lambda a, b: None),
+        (PublishOperator, {"messages": TEMPLATE}, "messages", None),
+        (PublishOperator, {"messages": TEMPLATE}, "messages", 5),
+        (PublishOperator, {"messages": ["a"], "key_field": "k"}, "messages", ["a"]),
+        (PulsarCreateTopicOperator, {}, "topic", None),
+        (PulsarResetCursorOperator, {"subscription": "s", "position": TEMPLATE}, "position", "foo"),
+        (PulsarSetPoliciesOperator, {"message_ttl_seconds": 5}, "topic", " "),
+        (PulsarSparkLoadOperator, {**LOAD, "commits": TEMPLATE}, "commits", ""),
+        (TopicSensor, {"messages": TEMPLATE}, "messages", "x"),
+    ],
+    ids=[
+        *("limit", "process", "messages-none", "messages-number", "message", "topic"),
+        *("position", "policies", "commits", "sensor"),
+    ],
+)
+def test_wrong_rendered_argument_fails_at_once(
+    operator: Any, options: dict[str, Any], name: str, value: object, connection: Callable[..., str]
+) -> None:
+    connection(service_url="pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
+    made = operator(task_id="a_task", **{"topic": "t", **options})
+    setattr(made, name, value)
+    with pytest.raises(ArgumentRefused) as refused:
+        made.execute(context_of())
+    assert isinstance(refused.value, ValueError) and isinstance(refused.value, AirflowFailException)
+
+
+def test_publish_callable_value_error_is_retried(connection: Callable[..., str]) -> None:
+    """What a function of the DAG's author raises may be gone at the next try."""
+    connection(service_url="pulsar://127.0.0.1:1")
+
+    def rows() -> list[str]:
+        raise ValueError("the service sent no JSON")
+
+    with pytest.raises(ValueError, match="sent no JSON") as failed:
+        PublishOperator(task_id="a_task", topic="t", messages=rows).execute(context_of())
+    assert not isinstance(failed.value, AirflowFailException)
 
 
 @pytest.mark.usefixtures("pulsar_conn")

@@ -28,6 +28,7 @@ from pulsar_native.schema import (
     StringSchema,
 )
 from pyspark_pulsar import load
+from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.output import Output
 from pyspark_pulsar.request import LoadRequest
 from support.brokers import Broker, NewTopic
@@ -417,6 +418,23 @@ def test_load_replay_of_trimmed_messages_is_data_loss(
     assert load.judge(lost.value)[0] == load.LOST
     assert "are gone" in load.judge(lost.value)[1]
     assert loads.delays() == list(range(5)), "what was loaded stays"
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "left_out"])
+def test_load_of_topic_deleted_after_plan_is_loss(
+    loads: Loads, broker: Broker, topic: NewTopic, publish: Publish, fails: bool
+) -> None:
+    name = topic()
+    publish(name, flights(0, 5))
+    source = {} if fails else {"failOnDataLoss": "false"}
+    loads.run(name, source)
+    broker.admin("DELETE", f"{name.replace('://', '/')}?force=true")
+    with pytest.raises(DataLoss, match=rf"{name} was deleted after its messages were planned") as lost:
+        loads.run(name, source, replay="require")
+    assert load.judge(lost.value)[0] == load.LOST and ("No rows" in str(lost.value)) is not fails
+    if not fails:
+        assert loads.run(name, source, replay="require", allow_empty=True).rows == 0
+    assert name not in str(broker.admin("GET", "persistent/public/default")), "no reader has created it"
 
 
 def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic, publish: Publish) -> None:

@@ -256,6 +256,101 @@ def test_loss_between_offsets_fails_in_task_and_plan(
     assert trigger(reader(name, failOnDataLoss="false"), start)[0] == ["kept"]
 
 
+@pytest.mark.proves("S9")
+def test_first_messages_of_topic_begin_in_end_offset(
+    reader: NewReader, broker: Broker, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+) -> None:
+    name = f"persistent://{trimmable}/stream-begin"
+    broker.admin("PUT", name.replace("://", "/"))
+    stream = reader(name)
+    start = stream.initialOffset()
+    assert start["positions"] == {name: "earliest"}
+    ledger = publish(name, ["a"], ["b"])[0].ledger_id()
+    found, end = trigger(stream, start)
+    assert found == ["a", "b"]
+    assert end == {"version": 1, "positions": {name: f"{ledger}:2"}, "begins": {name: f"{ledger}:0"}}
+    assert stream.latestOffset(end, ReadAllAvailable()) == end, "equal, or Spark plans an empty micro-batch"
+    earlier = {"version": 1, "positions": end["positions"]}
+    assert values(reader(name), start, earlier) == ["a", "b"], "an offset of an earlier version"
+    publish(name, ["c"])
+    assert trigger(stream, end) == (["c"], {"version": 1, "positions": {name: f"{ledger}:3"}})
+    kept = trim(name)
+    partly = {**end, "positions": {name: f"{kept.ledger_id()}:1"}}
+    for repeated in (end, partly):
+        with pytest.raises(DataLoss, match=rf"Messages from {ledger}:0 on are gone"):
+            reader(name).partitions(start, repeated)
+    lenient = reader(name, failOnDataLoss="false")
+    assert (values(lenient, start, end), values(lenient, start, partly)) == ([], ["kept"])
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["unbounded", "available_now"])
+def test_first_messages_within_limits_repeat_exactly(
+    reader: NewReader, topic: NewTopic, publish: Publish, frozen: bool
+) -> None:
+    name = topic(partitions=2)
+    stream = reader(name, maxMessagesPerTrigger="1")
+    start = stream.initialOffset()
+    begins = {}
+    for partition in range(2):
+        (first, _) = publish(f"{name}-partition-{partition}", [f"{partition}a", f"{partition}b"])
+        begins[f"{name}-partition-{partition}"] = f"{first.ledger_id()}:0"
+    if frozen:
+        stream.prepareForTriggerAvailableNow()
+    found: list[str] = []
+    offset = start
+    for number in range(5):
+        more, end = trigger(stream, offset)
+        assert values(reader(name), offset, end) == more
+        assert end.get("begins") == (begins if number == 0 else None)
+        found, offset = found + more, end
+    assert sorted(found) == ["0a", "0b", "1a", "1b"] and more == []
+
+
+@pytest.mark.parametrize("partitions", [0, 1], ids=["plain", "partitioned"])
+def test_topic_deleted_in_unfinished_batch_is_loss(
+    reader: NewReader,
+    broker: Broker,
+    publish: Publish,
+    namespace: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+    partitions: int,
+) -> None:
+    space = namespace()
+    kept, gone = f"persistent://{space}/kept", f"persistent://{space}/gone"
+    if partitions:
+        broker.admin("PUT", f"persistent/{space}/gone/partitions", partitions)
+    publish(kept, ["a"])
+    publish(gone, ["b"])
+    first = reader(None, topics=f"{kept},{gone}")
+    known: Offset = first.initialOffset()
+    unknown: Offset = {"version": 1, "positions": {}}
+    found, end = trigger(first, unknown)
+    assert sorted(found) == ["a", "b"] and len(end["begins"]) == 2
+    first.stop()
+    path = f"persistent/{space}/gone" + ("/partitions" if partitions else "")
+    broker.admin("DELETE", f"{path}?force=true")
+    earlier = {"version": 1, "positions": end["positions"]}
+    for start, last in ((known, end), (unknown, end), (unknown, earlier)):
+        with pytest.raises(DataLoss, match=r"gone.* was deleted after its messages were planned"):
+            reader(kept).partitions(start, last)
+        caplog.clear()
+        assert values(reader(kept, failOnDataLoss="false"), start, last) == ["a"]
+        assert "they are left out" in caplog.text
+    both = reader(None, topics=f"{kept},{gone}")
+    both.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=r"gone.* was deleted after its messages were planned"):
+        both.partitions(known, end)
+    for names in (f"{kept},{gone}", gone):
+        with pytest.raises(DataLoss, match=r"gone.* was read and is no longer there"):
+            reader(None, topics=names).latestOffset(end, ReadAllAvailable())
+        for start in (unknown, None):
+            with pytest.raises(TopicNotFound):
+                reader(None, topics=names).latestOffset(start, ReadAllAvailable())
+        with pytest.raises(TopicNotFound):
+            reader(None, topics=names).initialOffset()
+    assert broker.admin("GET", f"persistent/{space}") == [kept], "no reader has created it"
+
+
 def test_deleted_topic_of_a_pattern_is_data_loss(
     reader: NewReader, broker: Broker, publish: Publish, namespace: Callable[[], str]
 ) -> None:
@@ -409,6 +504,8 @@ def test_named_cursor_keeps_unread_messages(
         ({"version": 9, "positions": {}}, "version 9"),
         ({"version": 1}, "no positions"),
         ({"version": 1, "positions": {"t": "x"}}, "is not a position"),
+        ({"version": 1, "positions": {}, "begins": ["t"]}, "no beginnings"),
+        ({"version": 1, "positions": {}, "begins": {"t": "earliest"}}, "is not a position"),
     ],
 )
 def test_checkpoint_of_another_form_raises(reader: NewReader, topic: NewTopic, offset: Offset, message: str) -> None:

@@ -15,6 +15,13 @@ TOPIC = "persistent://public/default/t"
 PUBLISHED = 1_700_000_000_000
 
 
+def cut_note(
+    entries: Mapping[str, list[Any]], number: int = 1, marks: Mapping[str, list[int]] | None = None
+) -> dict[str, Any]:
+    """Return an earlier batch's note on entries it has in part, of no subscription."""
+    return {"subscription": [], "number": number, "entries": entries, "marks": marks or {}}
+
+
 class _Entry:
     """An entry with one message's fields."""
 

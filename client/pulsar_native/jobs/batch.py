@@ -67,22 +67,50 @@ class CutEntries:
 
     A broker without acknowledgements of single messages redelivers such an entry as a whole. An entry is identified by
     ledger, number, size and publish time, so that an entry of the same number in another cluster is another one.
+
+    Each batch leaves a note, numbered above the notes it had read: the highest number is the latest one, in whatever
+    order they are given, and has all that the earlier ones still know. What a note has of a topic holds until the
+    subscription is moved back. The note has the topic's mark-delete position, up to which all was acknowledged: an
+    entry up to there is delivered, or the position is lower, only after such a move.
     """
 
-    def __init__(self, noted: object = None) -> None:
+    def __init__(self, notes: Iterable[object] | None = (), subscription: Sequence[str] = ()) -> None:
+        """Read the notes of earlier batches, or one; those of another `subscription`, cluster and name, are left aside.
+
+        None and what is no note are left aside, too.
+        """
+        self._subscription = list(subscription)
         self._known: dict[tuple[str, int, int], tuple[int, int, int]] = {}
         self._open: dict[tuple[str, int, int], tuple[int, int, int]] = {}
-        for topic, entries in noted.items() if isinstance(noted, Mapping) else ():
+        self._marks: dict[str, tuple[int, int]] = {}
+        self._number = 0
+        for note in [notes] if isinstance(notes, Mapping) else notes or ():
+            if isinstance(note, Mapping) and note.get("subscription") == self._subscription:
+                self._read(note)
+        self._is_noted = bool(self._known)
+
+    def _read(self, note: Mapping[str, Any]) -> None:
+        """Read a note unless a later one is known; those of one number are of batches at the same time."""
+        if note["number"] < self._number:
+            return
+        if note["number"] > self._number:
+            self._number = note["number"]
+            self._known, self._marks = {}, {}
+        for topic, (ledger, entry) in note["marks"].items():
+            self._marks[topic] = max((ledger, entry), self._marks.get(topic, (-1, -1)))
+        for topic, entries in note["entries"].items():
             for ledger, entry, bits, size, time in entries:
-                self._known[topic, ledger, entry] = (int(bits, 16), size, time)
+                key = (topic, ledger, entry)
+                self._known[key] = (int(bits, 16) | self.known_indexes(key, size, time), size, time)
 
     def __bool__(self) -> bool:
         return bool(self._known)
 
     def is_known(self, message: Message) -> bool:
-        """Return True if an earlier batch has the message."""
+        """Return True if an earlier batch has the message, which was delivered now."""
         message_id = message.message_id()
         key = (message.topic_name(), message_id.ledger_id(), message_id.entry_id())
+        self._on_delivery(*key)
         bits = self.known_indexes(key, message_id.batch_size(), message.publish_timestamp()) if self._known else 0
         return bool(bits >> max(0, message_id.batch_index()) & 1)
 
@@ -92,8 +120,28 @@ class CutEntries:
         return bits if (known_size, known_time) == (size, publish_time) else 0
 
     def has(self, topic: str, ledger: int, entries: range) -> bool:
-        """Return True if an earlier batch consumed one of the entries in part."""
+        """Return True if an earlier batch consumed one of the entries in part, which were delivered now."""
+        self._on_delivery(topic, ledger, entries.start)
         return any(name == topic and lid == ledger and entry in entries for name, lid, entry in self._known)
+
+    def check_position(self, topic: str, acknowledged: MessageId) -> None:
+        """Forget a topic whose mark-delete position is lower than it was after the latest batch."""
+        mark = self._marks.get(topic)
+        # A broker may write a position before the first entry of a ledger as the end of the one before.
+        if mark is not None and mark[1] >= 0 and (acknowledged.ledger_id(), acknowledged.entry_id()) < mark:
+            self._forget(topic)
+
+    def _on_delivery(self, topic: str, ledger: int, entry: int) -> None:
+        if topic in self._marks and (ledger, entry) <= self._marks[topic]:
+            self._forget(topic)
+
+    def _forget(self, topic: str) -> None:
+        """Drop what earlier batches have of a topic whose subscription was moved back: all comes again."""
+        for key in [key for key in self._known if key[0] == topic]:
+            bits, size, time = self._known.pop(key)
+            if key in self._open:
+                self._open[key] = (self._open[key][0] & ~bits, size, time)
+        del self._marks[topic]
 
     def take(self, key: tuple[str, int, int], indexes: int, size: int, publish_time: int) -> None:
         """Record messages of a batch entry that this batch acknowledges."""
@@ -106,15 +154,21 @@ class CutEntries:
             # A complete entry of earlier batches stays known: the rest of it may still be on its way.
             self._open[key] = (bits, size, publish_time)
 
-    def as_json(self) -> dict[str, list[list[Any]]]:
-        """Return the state for the next batch: the newest partly consumed entries."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the note for later batches, empty if none is needed: the newest partly consumed entries.
+
+        `marks` is to be filled with the mark-delete positions after the acknowledgement.
+        """
         found: dict[str, list[list[Any]]] = {}
         entries = {**self._known, **self._open}.items()
         in_part = [item for item in entries if item[1][0] != (1 << item[1][1]) - 1]
         newest = sorted(in_part, key=lambda item: item[0][1:])[-_MOST_CUT:]
         for (topic, ledger, entry), (bits, size, time) in newest:
             found.setdefault(topic, []).append([ledger, entry, f"{bits:x}", size, time])
-        return found
+        if not found and not self._is_noted:
+            return {}
+        # Without entries it tells that those of the latest note are complete.
+        return {"subscription": self._subscription, "number": self._number + 1, "entries": found, "marks": {}}
 
 
 @dataclass

@@ -14,7 +14,7 @@ import copy
 import difflib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from pulsar_native.jobs.receiver import BatchReceiver
 from pulsar_native.jobs.rereading import MessageRereader, MessagesGone
 
 if TYPE_CHECKING:
-    from pulsar_native import Client, Consumer, KeyReader, Message
+    from pulsar_native import Client, Consumer, KeyReader, Message, MessageId
     from pulsar_native.jobs.formats import BatchWriter
     from pulsar_native.jobs.interfaces import BatchSink, JobLog, JobState
 
@@ -48,12 +48,17 @@ class OutputLost(JobRefused):
     """Raised when the output of acknowledged messages is missing or changed, and they cannot be read again."""
 
 
+class BatchElsewhere(JobRefused):
+    """Raised when the ids of this run's batch are needed, which hold in another cluster only."""
+
+
 @dataclass(frozen=True)
 class ConsumeSettings:
     """Options of a consume job: topics, subscription, limits and output. All values are checked; topics that are not
     persistent raise ValueError.
 
     `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
+    `cluster` identifies the cluster of the client: message ids of a batch hold there only.
     `path` is None if the batch is returned inline only, or handled message by message. `parts` divides the output into
     files, whose manifest is that of `path`. `private_keys` are the paths of the keys of encrypted messages by the
     keys' names; messages that are decrypted are not sent to a dead-letter or retry topic, where they would not be
@@ -86,6 +91,7 @@ class ConsumeSettings:
     consumer_name: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     private_keys: Mapping[str, str] = field(default_factory=dict)
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         from pulsar_native.topic import TopicName
@@ -153,7 +159,10 @@ class ConsumeJob:
         *,
         cut: CutEntries | None = None,
     ) -> None:
-        """`cut` has the entries that earlier batches of the subscription consumed in part."""
+        """`cut` has the entries that earlier batches of the subscription consumed in part.
+
+        `self.cut` is the note for the `cut` of later batches, empty if they need none.
+        """
         self._settings = settings
         self._client = client
         self._state = state
@@ -169,8 +178,9 @@ class ConsumeJob:
         self._consumers: list[Consumer] = []
         self._started = time.monotonic()
         self.stage = "output"
-        # Partly consumed entries, for later batches.
-        self.cut: dict[str, list[list[Any]]] = {}
+        self.cut: dict[str, Any] = {}
+        # True if an earlier try has consumed the batch.
+        self.is_repeated = False
 
     def run(self) -> dict[str, Any]:
         """Return the manifest of the batch: this try's, or an earlier one's."""
@@ -237,10 +247,12 @@ class ConsumeJob:
     def _repeat(self, output: BatchOutput | None, note: dict[str, Any]) -> dict[str, Any]:
         count = note["manifest"]["count"]
         self._log.info("This run consumed %s messages before: it keeps them", count)
+        self.is_repeated = True
         self.cut = note.get("cut", {})
         if output is not None:
             note = self._with_output(output, note)
         if note["state"] != ACKNOWLEDGED:
+            self._require_cluster(output, note, "is perhaps not acknowledged there")
             self.stage = "subscribe"
             self._consumers = self._subscribe()
             self._acknowledge(output, note)
@@ -250,6 +262,20 @@ class ConsumeJob:
                 self._handle_again(note)
             self._process(manifest)
         return manifest
+
+    def _require_cluster(self, output: BatchOutput | None, note: Mapping[str, Any], why: str) -> None:
+        """Raise `BatchElsewhere` if the batch is of another cluster, where its ids are needed."""
+        there, here = note.get("cluster"), self._settings.cluster
+        # Records of earlier versions do not tell.
+        if there is None or there == here:
+            return
+        files = "" if output is None else f"{output.path}, {manifest_path(output.path)} and "
+        raise BatchElsewhere(
+            f"this run's batch of {note['manifest']['count']} messages is of {there}, and {why}, but the client is "
+            f"connected to {here}: nothing is acknowledged or read here. Connect to {there} again, and clear the task. "
+            f"To give that batch up and consume a new one here, remove {files}the task's stored state 'consumed', and "
+            "clear the task"
+        )
 
     def _with_output(self, output: BatchOutput, note: dict[str, Any]) -> dict[str, Any]:
         """Return the record once its output is there as written, or was written again."""
@@ -267,6 +293,7 @@ class ConsumeJob:
         if content is not None and same and content == Content(note["size"], note["sha256"]):
             output.take_back(note["state"], _kept(note))
             return note
+        self._require_cluster(output, note, "its output is missing or changed")
         self._log.warning(
             "%s is %s: reading its %s messages again", output.path,
             "not there" if content is None else "not as this run wrote it", note["manifest"]["count"],
@@ -367,6 +394,9 @@ class ConsumeJob:
     def _handle_again(self, note: dict[str, Any]) -> None:
         """Call the function with each message of the output again; the output stays unchanged."""
         self.stage = "process_message"
+        self._require_cluster(
+            None, note, "process_message is to get its messages again (process_once=True spares that)"
+        )
         handler = self._handler()
         batch = Batch(BatchLimits(None, None, None, None))
         try:
@@ -560,6 +590,7 @@ class ConsumeJob:
             "version": 1,
             "state": CONSUMED,
             "manifest": manifest,
+            "cluster": settings.cluster,
             "source": settings.source,
             "asked": settings.path,
             "decode": settings.decode,
@@ -580,6 +611,9 @@ class ConsumeJob:
             idle_seconds=settings.idle_seconds,
             ordered=settings.subscription_type in ORDERED,
         )
+        if batch.cut:
+            for topic, acknowledged in self._positions():
+                batch.cut.check_position(topic, acknowledged)
         limit, said = settings.limits.seconds, self._started
         while batch.stop_reason is None:
             self._calls.check()
@@ -614,6 +648,7 @@ class ConsumeJob:
         if output is not None:
             output.check()
         acknowledge(self._consumers, [*note["chunks"], note["others"]])
+        self._mark(note.get("cut", {}))
         for consumer in self._consumers:
             consumer.close()
         self.stage = "note"
@@ -621,6 +656,18 @@ class ConsumeJob:
         if output is not None:
             output.keep(ACKNOWLEDGED, _kept(note))
         self._state.set(note)
+
+    def _mark(self, cut: dict[str, Any]) -> None:
+        """Add the mark-delete positions to the note on partly consumed entries."""
+        if cut.get("entries"):
+            places = {topic: [at.ledger_id(), at.entry_id()] for topic, at in self._positions()}
+            cut["marks"] = {topic: places[topic] for topic in cut["entries"] if topic in places}
+
+    def _positions(self) -> Iterator[tuple[str, MessageId]]:
+        """Yield the mark-delete position of each partition."""
+        for consumer in self._consumers:
+            for last, acknowledged in consumer.get_positions():
+                yield last.topic_name() or consumer.topic(), acknowledged
 
     def _say(self, doing: str) -> None:
         batch = self._batch

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulsar_native.exceptions import PulsarException
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.json_values import encodable
 
 
@@ -41,6 +42,7 @@ def is_permanent(error: BaseException) -> bool:
         error,
         (
             JobRefused,
+            validation.InvalidValue,
             errors.AuthenticationError,
             errors.AuthorizationError,
             errors.CryptoError,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.jobs import topic_setup
+from pulsar_native.jobs import topic_setup, validation
 from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
 from pulsar_native.jobs.failures import JobRefused, is_permanent, reason_of, text_of
 from pulsar_native.jobs.publication import (
@@ -128,9 +128,12 @@ class PublishJob:
         self.stage = "connect"
 
     def check(self) -> None:
-        """Check every message of a source in memory; raises ValueError with its number. No I/O."""
+        """Check every message of a source in memory; raises `InvalidValue` with its number. No I/O."""
         if self._source.is_list:
-            self._checked = self._read(self._source, None)
+            try:
+                self._checked = self._read(self._source, None)
+            except ValueError as error:
+                raise validation.InvalidValue(text_of(error)) from error
 
     def run(self, client: Client, admin: AdminClient | None) -> dict[str, Any]:
         """Publish and return the manifest.

@@ -17,9 +17,13 @@ from typing import NoReturn
 _MIN_MILLIS, _MAX_MILLIS = -62_135_596_800_000, 253_402_300_799_999
 
 
+class InvalidValue(ValueError):
+    """Raised for a wrong argument, or a value that cannot be used as asked for. Not retryable."""
+
+
 def refuse(message: str) -> NoReturn:
-    """Raise ValueError for an argument."""
-    raise ValueError(message)
+    """Raise `InvalidValue`, a ValueError."""
+    raise InvalidValue(message)
 
 
 def known(what: str, names: Iterable[str], allowed: Sequence[str]) -> None:

@@ -199,7 +199,7 @@ class ConsumerCore:
             start = self._position.start_message_id()
         else:
             self.reclaim_prefetched()
-            start = self._position.start_message_id()
+            start = self._with_chunks(self._position.start_message_id())
             self.drop_queued()
             if self._position.is_durable and self._position.is_stored:
                 self.restarts += 1
@@ -207,6 +207,19 @@ class ConsumerCore:
         self._delivered_to = NO_ENTRY if self._in_order else None
         self.newest = None
         return start
+
+    def _with_chunks(self, start: MessageId | None) -> MessageId | None:
+        """Return the start of a non-durable subscription, or, before it, the first chunk of a message that is queued.
+
+        Its chunks are put together, and dropped with it: those around other messages would not come again. What else
+        comes from there is filtered out.
+        """
+        if start is None:
+            return None
+        entries = [message.entry for message in self._all_messages]
+        if self._decoded is not None:
+            entries.append(self._decoded.entry)
+        return min([start, *(entry.first_chunk for entry in entries if entry.first_chunk is not None)])
 
     def attached(self) -> None:
         """Grant the first permits of an attachment; those of a paused consumer collect until it resumes."""

@@ -13,7 +13,7 @@ from pulsar_native import EntryRange, MessageId
 from pulsar_native.jobs import batch as module
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge, record_of
 from pulsar_native.schema import InvalidRecord
-from support.jobs import PUBLISHED, TOPIC, received
+from support.jobs import PUBLISHED, TOPIC, cut_note, received
 
 NONE = BatchLimits(None, None, None, None)
 
@@ -125,19 +125,22 @@ def test_rows_count_as_messages() -> None:
     assert found["partitions"][TOPIC] == {"count": 22, "first": "7:0:-1:0", "last": "7:4:-1:2"}
     assert batch.chunks() == [{TOPIC: [[7, 0, 3], [7, 4, 1, 2, 5]]}]
     assert batch.others() == {TOPIC: [[7, 4, 0, 0, 5]]}
-    assert batch.cut.as_json() == {TOPIC: [[7, 4, "7", 5, PUBLISHED]]}
+    assert batch.cut.as_json() == cut_note({TOPIC: [[7, 4, "7", 5, PUBLISHED]]})
 
 
 # ---- entries consumed in part ----------------------------------------------------------------------------------------
+
+OTHER = "persistent://public/default/u"
+FIVE = {TOPIC: [[7, 3, "5", 5, PUBLISHED]]}
 
 
 @given(st.lists(st.sets(st.integers(0, 4), max_size=5), max_size=5))
 def test_cut_entries_over_batches_give_each_message_once(batches: list[set[int]]) -> None:
     """A broker redelivers the whole entry to each batch, which takes some of its messages."""
-    state: Any = None
+    state: Any = {}
     given: list[int] = []
     for wanted in batches:
-        cut = CutEntries(json.loads(json.dumps(state)))
+        cut = CutEntries([json.loads(json.dumps(state))])
         batch = Batch(NONE, cut)
         for index in range(5):
             message = received(b"x", 3, index, 5)
@@ -150,36 +153,127 @@ def test_cut_entries_over_batches_give_each_message_once(batches: list[set[int]]
         if len(given) == 5:
             break  # The broker has the whole entry acknowledged.
     assert len(given) == len(set(given)) == len(set().union(*batches))
-    assert state is None or (state == {}) is (len(given) in (0, 5))
+    assert not state or not state["entries"] or len(given) not in (0, 5)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.data())
+def test_cut_entries_latest_note_wins_in_any_order(sizes: list[int], data: Any) -> None:
+    """Runs take entry after entry of five; the notes of all come in any order, some of them again."""
+    notes: list[Any] = []
+    taken = 0
+    for size in sizes:
+        again = data.draw(st.lists(st.sampled_from(notes), max_size=3)) if notes else []
+        cut = CutEntries(data.draw(st.permutations([*notes, *again])))
+        batch = Batch(NONE, cut)
+        first = taken // 5
+        came = [(entry, index) for entry in range(first, first + 2) for index in range(5)]
+        new = [received(b"x", *place, 5) for place in came if not cut.is_known(received(b"x", *place, 5))]
+        for message in new[:size]:
+            batch.add(message)
+        assert (new[0].message_id().entry_id(), new[0].message_id().batch_index()) == divmod(taken, 5)
+        taken += size
+        if note := cut.as_json():
+            notes.append({**note, "marks": {TOPIC: [7, taken // 5 - 1]}})
 
 
 def test_cut_entries_completed_stay_known_in_the_batch() -> None:
     """The message that completes an entry may come before messages that an earlier batch has."""
-    cut = CutEntries({TOPIC: [[7, 3, "17", 5, PUBLISHED]]})
+    cut = CutEntries([cut_note({TOPIC: [[7, 3, "17", 5, PUBLISHED]]})])
     batch = Batch(NONE, cut)
     batch.add(received(b"x", 3, 3, 5))
     last = received(b"x", 3, 4, 5)
     assert cut and cut.is_known(last) and cut.has(TOPIC, 7, range(3, 4))
     batch.add_other(last)
-    assert cut.as_json() == {}
+    # Noted, so that the earlier note is not the latest one any more.
+    assert cut.as_json() == cut_note({}, 2)
+    assert not CutEntries([cut_note({}, 2), cut_note(FIVE)]) and CutEntries([cut_note({}, 2)]).as_json() == {}
 
 
 def test_cut_entries_of_another_entry_are_unknown() -> None:
-    cut = CutEntries({TOPIC: [[7, 3, "5", 5, PUBLISHED]]})
+    cut = CutEntries([cut_note(FIVE)])
     assert cut and cut.is_known(received(b"x", 3, 2, 5))
     assert not cut.is_known(received(b"x", 3, 1, 5))
     assert not cut.is_known(received(b"x", 3, 2, 6))
     assert not cut.is_known(received(b"x", 3, 2, 5, published=PUBLISHED + 1))
     assert not cut.is_known(received(b"x", 3, 2, 5, ledger=8))
-    assert not cut.is_known(received(b"x", 3, 2, 5, topic="persistent://public/default/u"))
+    assert not cut.is_known(received(b"x", 3, 2, 5, topic=OTHER))
     assert cut.has(TOPIC, 7, range(2, 4)) and not cut.has(TOPIC, 7, range(4, 9)) and not cut.has(TOPIC, 8, range(9))
+
+
+def test_cut_entries_of_another_subscription_are_unknown() -> None:
+    notes = [{**cut_note(FIVE), "subscription": ["pulsar://a:6650", name]} for name in ("one", "other")]
+    assert CutEntries(notes, ["pulsar://a:6650", "one"])
+    assert not CutEntries(notes, ["pulsar://b:6650", "one"]) and not CutEntries(notes)
+    found = CutEntries(notes[1:], ["pulsar://a:6650", "one"])
+    Batch(NONE, found).add(received(b"x", 3, 0, 5))
+    assert found.as_json() == {
+        **cut_note({TOPIC: [[7, 3, "1", 5, PUBLISHED]]}),
+        "subscription": notes[0]["subscription"],
+    }
+
+
+def test_cut_entries_of_concurrent_batches_are_joined() -> None:
+    notes = [
+        cut_note({TOPIC: [[7, 3, bits, 5, PUBLISHED]]}, 4, {TOPIC: [7, mark]}) for bits, mark in (("1", 1), ("4", 2))
+    ]
+    cut = CutEntries([notes[0], cut_note({TOPIC: [[7, 3, "2", 5, PUBLISHED]]}, 3), notes[1]])
+    assert [cut.is_known(received(b"x", 3, index, 5)) for index in range(5)] == [True, False, True, False, False]
+    assert cut.as_json()["number"] == 5
+
+
+@pytest.mark.parametrize("entry", [2, 0])
+def test_cut_entries_forgotten_after_a_reset(entry: int) -> None:
+    """What was acknowledged is delivered only after the cursor was moved back; entry 2 was the last such one."""
+    both = {**FIVE, OTHER: FIVE[TOPIC]}
+    cut = CutEntries([cut_note(both, marks={TOPIC: [7, 2], OTHER: [7, 2]})])
+    assert not cut.is_known(received(b"x", entry))
+    assert not cut.is_known(received(b"x", 3, 2, 5)) and cut.is_known(received(b"x", 3, 2, 5, topic=OTHER))
+    assert cut.as_json()["entries"] == {OTHER: FIVE[TOPIC]}
+
+
+def test_cut_entries_behind_a_hole_stay_known() -> None:
+    """Entry 2 was left unacknowledged (nack, or another consumer's), so that it comes before what goes on."""
+    cut = CutEntries([cut_note(FIVE, marks={TOPIC: [7, 1]})])
+    assert not cut.is_known(received(b"x", 2)) and cut.is_known(received(b"x", 3, 2, 5))
+    assert cut.has(TOPIC, 7, range(2, 4)) and not cut.has(TOPIC, 7, range(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("mark", "acknowledged", "known"),
+    [
+        ((7, 2), (7, 2), True),
+        ((7, 2), (7, 3), True),
+        ((7, 2), (7, 1), False),
+        ((7, 2), (6, 9), False),
+        ((7, -1), (6, 9), True),
+    ],
+    ids=["there", "ahead", "back", "back-a-ledger", "ledger-start"],
+)
+def test_cut_entries_by_mark_delete_position(mark: tuple[int, int], acknowledged: tuple[int, int], known: bool) -> None:
+    cut = CutEntries([cut_note(FIVE, marks={TOPIC: list(mark)})])
+    cut.check_position(TOPIC, MessageId(-1, *acknowledged, -1))
+    cut.check_position(OTHER, MessageId(-1, 0, 0, -1))
+    assert bool(cut) is known
+
+
+def test_cut_entries_forgotten_late_keep_own_messages() -> None:
+    cut = CutEntries([cut_note(FIVE, marks={TOPIC: [7, 2]})])
+    batch = Batch(NONE, cut)
+    batch.add(received(b"x", 3, 1, 5))
+    assert not cut.is_known(received(b"x", 0))
+    assert cut.as_json()["entries"] == {TOPIC: [[7, 3, "2", 5, PUBLISHED]]}
 
 
 def test_cut_entries_keep_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_CUT", 2)
-    cut = CutEntries({TOPIC: [[7, entry, "1", 5, 0] for entry in (4, 1, 9)]})
-    assert [each[1] for each in cut.as_json()[TOPIC]] == [4, 9]
-    assert not CutEntries(None) and not CutEntries("damaged")
+    cut = CutEntries([cut_note({TOPIC: [[7, entry, "1", 5, 0] for entry in (4, 1, 9)]})])
+    assert [each[1] for each in cut.as_json()["entries"][TOPIC]] == [4, 9]
+    assert (
+        CutEntries(cut_note(FIVE))
+        and not CutEntries(None)
+        and not CutEntries([None])
+        and not CutEntries(["damaged", {TOPIC: [[7, 4, "1", 5, 0]]}])
+    )
 
 
 # ---- acknowledging ---------------------------------------------------------------------------------------------------

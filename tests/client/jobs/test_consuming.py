@@ -17,7 +17,7 @@ import pytest
 from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
 from pulsar_native.jobs import consuming
 from pulsar_native.jobs.batch import BatchLimits
-from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings, OutputLost
+from pulsar_native.jobs.consuming import BatchElsewhere, ConsumeCallbacks, ConsumeJob, ConsumeSettings, OutputLost
 from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused
 from support.brokers import Broker, NewTopic
@@ -169,6 +169,36 @@ def test_repeated_run_acknowledges_what_was_left(client: Client, topic: NewTopic
     assert ConsumeJob(settings, client, state, MemoryLog()).run() == note["manifest"]
     with client.subscribe(name, "sub") as rest:
         assert [rest.receive(10_000).data() for _ in range(2)] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("needs", ["acknowledgement", "output", "messages"])
+def test_batch_of_another_cluster_is_not_touched(
+    client: Client, topic: NewTopic, tmp_path: Path, needs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, state, path = topic(), MemoryState(), tmp_path / "a.jsonl"
+    publish(client, name)
+    client.subscribe(name, "keeps").close()
+    callbacks = ConsumeCallbacks(handle=(lambda message: None) if needs == "messages" else None)
+    here = ConsumeSettings([name], "sub", {"job": "j"}, path=str(path), limits=THREE, cluster="pulsar://a:6650")
+    first = ConsumeJob(here, client, state, MemoryLog(), callbacks).run()
+    if needs == "acknowledgement":
+        note = {**state.get(), "state": consuming.CONSUMED}  # type: ignore[dict-item]
+        state.set(note)
+        beside = tmp_path / "_a.jsonl.manifest.json"
+        beside.write_text(json.dumps({**json.loads(beside.read_text()), "state": consuming.CONSUMED}))
+    elif needs == "output":
+        path.unlink()
+    there = dataclasses.replace(here, cluster="pulsar://b:6650")
+    with pytest.raises(
+        BatchElsewhere, match=r"3 messages is of pulsar://a:6650, .* connected to pulsar://b:6650: nothing"
+    ):
+        ConsumeJob(there, client, state, MemoryLog(), callbacks).run()
+    with client.subscribe(name, "sub") as rest:
+        assert rest.receive(10_000).data() == b"3"
+    # Without need of its ids, the run keeps its batch.
+    if needs == "messages":
+        assert ConsumeJob(dataclasses.replace(there, process_once=True), client, state, MemoryLog()).run() == first
+    assert ConsumeJob(here, client, state, MemoryLog(), callbacks).run() == first
 
 
 @pytest.mark.parametrize(

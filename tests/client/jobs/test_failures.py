@@ -6,6 +6,7 @@ import pytest
 
 from pulsar_native import exceptions as errors
 from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent, reason_of, text_of
+from pulsar_native.jobs.validation import InvalidValue
 from support.errors import Unprintable, Untyped
 
 
@@ -23,6 +24,7 @@ from support.errors import Unprintable, Untyped
         (errors.TopicNotFound("x"), False),
         (errors.ProducerBusy("x"), False),
         (ValueError("x"), False),
+        (InvalidValue("x"), True),
         (KeyboardInterrupt(), False),
     ],
 )

@@ -22,13 +22,13 @@ from pulsar_native.jobs.id_ranges import ids_of
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageFailed, MessageHandler
 from pulsar_native.jobs.output import AtomicFile
 from pulsar_native.message import Message
-from support.jobs import PUBLISHED, TOPIC, received
+from support.jobs import PUBLISHED, TOPIC, cut_note, received
 
 
-def new_batch(cut: Any = None, **limits: Any) -> Batch:
+def new_batch(*notes: Any, **limits: Any) -> Batch:
     """Return an empty batch."""
     given = {"messages": None, "bytes": None, "seconds": None, "inline_bytes": None, **limits}
-    return Batch(BatchLimits(**given), CutEntries(cut))
+    return Batch(BatchLimits(**given), CutEntries(notes))
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_parquet_leaves_out_rows_of_earlier_batches(
     indexes: int | None, kept: list[bytes], output: AtomicFile, tmp_path: Path
 ) -> None:
     """Messages 0 and 2 of the batch are in an earlier one."""
-    batch = new_batch({TOPIC: [[7, 3, "5", 5, PUBLISHED]]})
+    batch = new_batch(cut_note({TOPIC: [[7, 3, "5", 5, PUBLISHED]]}, marks={TOPIC: [7, 2]}))
     present = [index for index in range(5) if indexes is None or indexes >> index & 1]
     rows = rows_of(5).take(pa.array(present))
     file = written(output, tmp_path, Rows((EntryRange(TOPIC, -1, 7, 3, 3, 5, indexes), rows)), batch)
@@ -308,6 +308,13 @@ def test_parquet_leaves_out_rows_of_earlier_batches(
     known = [index for index in present if index in (0, 2)]
     found = [index for each in batch.others().get(TOPIC, []) for index in range(each[2], each[3] + 1)]
     assert found == known and batch.count == len(kept)
+
+
+def test_parquet_rows_after_a_reset_are_complete(output: AtomicFile, tmp_path: Path) -> None:
+    """Entry 2 was acknowledged when entry 3 was cut."""
+    batch = new_batch(cut_note({TOPIC: [[7, 3, "5", 5, PUBLISHED]]}, marks={TOPIC: [7, 2]}))
+    flow = Rows((EntryRange(TOPIC, -1, 7, 2, 3, 5), rows_of(10)))
+    assert written(output, tmp_path, flow, batch).metadata.num_rows == 10 and batch.others() == {}
 
 
 def test_parquet_writer_without_pyarrow_is_refused(output: AtomicFile, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries
 from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.message_handling import ErrorPolicy, Handled, MessageFailed, MessageHandler, MessageResult
 from pulsar_native.message import Message
-from support.jobs import PUBLISHED, TOPIC, received
+from support.jobs import PUBLISHED, TOPIC, cut_note, received
 
 
 class Letters:
@@ -224,7 +224,7 @@ def test_passing_exception_is_no_failure(is_async: bool) -> None:
 
 def test_message_known_by_earlier_batch_is_not_handled() -> None:
     policy, _ = policy_of()
-    batch = Batch(BatchLimits(None, None, None, None), CutEntries({TOPIC: [[7, 3, "1", 2, PUBLISHED]]}))
+    batch = Batch(BatchLimits(None, None, None, None), CutEntries([cut_note({TOPIC: [[7, 3, "1", 2, PUBLISHED]]})]))
     handler = MessageHandler("text", policy, lambda message: 1 / 0)
     handler.start(received(b"x", 3, 0, 2), batch)
     assert handler.results(batch, 0) == [] and batch.others() == {TOPIC: [[7, 3, 0, 0, 2]]}

@@ -60,6 +60,63 @@ def test_clear_without_state_keeps_the_batch(kind: str, client: Client, topic: N
     assert sorted(values(path) + values(tmp_path / f"b.{kind}"), key=int) == [str(n) for n in range(40)]
 
 
+@pytest.mark.parametrize("needs", ["acknowledgement", "output", "nothing"])
+def test_batch_of_another_cluster_is_not_touched(
+    needs: str, broker: Broker, connection: Callable[..., str], client: Client, topic: NewTopic, tmp_path: Path,
+    monkeypatch: Any,
+) -> None:  # fmt: skip
+    """Another name of the host stands for another cluster, in which the ids are by chance those of other messages."""
+    name, path, store = topic(), tmp_path / "a.jsonl", StateStore()
+    fill(client, name, range(8), batch=1)
+    keep = client.subscribe(name, "keep")
+    if needs == "acknowledgement":
+        with monkeypatch.context() as patch:
+            patch.setattr(consuming, "acknowledge", _lose_connection)
+            with pytest.raises(AirflowException, match="connection lost"):
+                consume(name, path, max_messages=5).execute(context_of(store=store))
+    else:
+        consume(name, path, max_messages=5).execute(context_of(store=store))
+    here, there = broker.service_url, broker.service_url.replace("127.0.0.1", "localhost")
+    connection(service_url=there)
+    if needs == "output":
+        path.unlink()
+    if needs == "nothing":
+        assert consume(name, path, max_messages=5).execute(context_of(store=store))["count"] == 5
+    else:
+        with pytest.raises(AirflowFailException, match=f"5 messages is of {here}, .* connected to {there}: nothing is"):
+            consume(name, path, max_messages=5).execute(context_of(store=store))
+        with client.subscribe(name, "sub") as rest:
+            assert rest.receive(10_000).data() == (b"0" if needs == "acknowledgement" else b"5")
+    # Back there, the run goes on with its batch.
+    connection(service_url=here)
+    assert consume(name, path, max_messages=5).execute(context_of(store=store))["count"] == 5
+    assert texts(path) == [str(n) for n in range(5)]
+    assert [*texts_of_rest(client, name)] == ["5", "6", "7"]
+    keep.close()
+
+
+def _lose_connection(*_: object) -> None:
+    raise OSError("connection lost")
+
+
+def texts_of_rest(client: Client, name: str) -> list[str]:
+    """Return the messages that the subscription has left."""
+    with client.subscribe(name, "sub") as rest:
+        return [rest.receive(10_000).data().decode() for _ in range(3)]
+
+
+def test_note_without_cluster_is_read(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    """Notes of the versions before do not tell."""
+    name, path, store = topic(), tmp_path / "a.jsonl", StateStore()
+    fill(client, name, range(3))
+    first = consume(name, path).execute(context_of(store=store))
+    manifest = beside(path)
+    for note in (store["consumed"], manifest):
+        del note["cluster"]
+    path.with_name("_a.jsonl.manifest.json").write_text(json.dumps(manifest))
+    assert consume(name, path).execute(context_of(store=store)) == first
+
+
 def test_note_never_expires(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name, store = topic(), ExpiryStore()
     fill(client, name, range(3))

@@ -275,7 +275,7 @@ def test_two_runs_at_once_with_one_path(consuming: Consuming) -> None:
 def test_runs_know_of_cut_entries(consuming: Consuming) -> None:
     dag_id = consuming.dag("consume_cut")
     first = consuming.airflow.run(dag_id).succeeded()
-    cut: Any = first.xcom("batch", "consume_cut_entries")
+    cut: Any = first.xcom("batch", "consume_cut_entries_undated")["entries"]
     # 20 messages end behind the sixth one of the third entry.
     (entry,) = cut[consuming.topic]
     assert entry[2:4] == [f"{0b111111:x}", 7]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,11 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from broker import Standalone
-from pulsar_native import AdminClient, Client
+from pulsar_native import AdminClient, Client, MessageId
 from support.brokers import Broker, NewTopic
 from support.consuming import consume, fill, texts
 from support.cursors import wait_for_stored_acknowledgement
-from support.tasks import clear_and_run, context_of, dag_in, states_of, xcom_of
+from support.tasks import StateStore, clear_and_run, context_of, dag_in, states_of, xcom_of
 
 # ---- topics that are not there ---------------------------------------------------------------------------------------
 
@@ -144,23 +146,33 @@ def entry_client(entry_broker: Broker, connection: Callable[..., str]) -> Iterat
 
 
 class Runs:
-    """The runs of one task, one after another, which see the XComs of those before."""
+    """The runs of one task, one after another, which see the XComs of those before as Airflow gives them.
 
-    def __init__(self) -> None:
-        self._xcoms: dict[str, Any] = {}
+    Of the runs before, that is the one of the highest logical date, those without one last or, as in PostgreSQL, first;
+    of equal ones that stored last.
+    """
 
-    def context(self, run_id: str) -> dict[str, Any]:
-        """Return the context of the next run."""
-        found = context_of(run_id)
+    def __init__(self, *, undated_first: bool = False) -> None:
+        self._undated = 1000 if undated_first else -1
+        self._xcoms: list[tuple[int, str, bool, Any]] = []
+
+    def context(self, number: int, *, dated: bool = True, store: StateStore | None = None) -> dict[str, Any]:
+        """Return the context of the next run, or of a cleared one, whose XComs are gone."""
+        self._xcoms = [each for each in self._xcoms if each[0] != number]
+        found = context_of(f"run{number}", store=store)
+        found["dag_run"] = SimpleNamespace(logical_date=number if dated else None)
         task = found["ti"]
-        earlier = dict(self._xcoms)
 
-        def pull(*, key: str, include_prior_dates: bool, **_: object) -> Any:
+        def pull(*, key: str, include_prior_dates: bool, map_indexes: int | None = None, **_: object) -> Any:
             assert include_prior_dates
-            return earlier.get(key)
+            own = [each for each in self._xcoms if each[1] == key and each[0] <= number]
+            own.sort(key=lambda each: each[0] if each[2] else self._undated)
+            if map_indexes is None:
+                return own[0][3] if len(own) == 1 else [each[3] for each in own] or [None]
+            return own[-1][3] if own else None
 
         def push(key: str, value: Any) -> None:
-            self._xcoms[key] = value
+            self._xcoms.append((number, key, dated, json.loads(json.dumps(value))))
 
         task.xcom_pull, task.xcom_push = pull, push
         return found
@@ -179,12 +191,57 @@ def test_broker_acknowledging_entries_gives_each_once(
     for number, most in enumerate([10, 10, 985, 10, None]):
         path = tmp_path / f"{number}.{kind}"
         operator = consume(name, path, max_messages=most, subscription_type=shared)
-        manifest = operator.execute(runs.context(f"run{number}"))
+        manifest = operator.execute(runs.context(number))
         assert manifest["count"] == (most or 5)
         got += _values(path)
     assert [int(value) for value in got] == list(range(1020))
-    nothing = consume(name, tmp_path / f"none.{kind}", subscription_type=shared).execute(runs.context("none"))
+    nothing = consume(name, tmp_path / f"none.{kind}", subscription_type=shared).execute(runs.context(9))
     assert nothing["count"] == 0
+
+
+@pytest.mark.parametrize("undated_first", [False, True])
+def test_cut_entries_of_dated_and_other_runs(
+    undated_first: bool, entry_client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, runs = topic(), Runs(undated_first=undated_first)
+    stores = [StateStore() for _ in range(9)]
+    fill(entry_client, name, range(40), batch=40)
+
+    def run(number: int) -> list[str]:
+        path = tmp_path / f"{number}.jsonl"
+        context = runs.context(number, dated=number in (1, 4, 5, 7), store=stores[number])
+        consume(name, path, max_messages=4).execute(context)
+        return texts(path)
+
+    # Scheduled runs, and those by assets or by hand, which have no logical date.
+    got = [run(number) for number in range(7)]
+    # Cleared, a run notes again what it held then.
+    assert [run(number) for number in (4, 2, 6, 3)] == [got[4], got[2], got[6], got[3]]
+    got += [run(number) for number in (7, 8)]
+    assert [int(value) for part in got for value in part] == list(range(36))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("shared", ["Exclusive", "Shared"])
+@pytest.mark.parametrize("keeps_singles", [True, False])
+def test_reset_cursor_delivers_cut_entries_again(
+    keeps_singles: bool, kind: str, shared: str, request: Any, topic: NewTopic, tmp_path: Path
+) -> None:
+    client: Client = request.getfixturevalue("default_client" if keeps_singles else "entry_client")
+    broker: Broker = request.getfixturevalue("default_broker" if keeps_singles else "entry_broker")
+    name, runs, got = topic(), Runs(), []
+    keep = client.subscribe(name, "keep")
+    fill(client, name, range(30), batch=7)
+    with AdminClient(broker.admin_url) as admin:
+        for number, reset in enumerate([False, True, False, True, False, False]):
+            if reset:
+                admin.reset_cursor(name, "sub", MessageId.earliest)
+            path = tmp_path / f"{number}.{kind}"
+            consume(name, path, max_messages=10, subscription_type=shared).execute(runs.context(number))
+            got.append([int(value) for value in _values(path)])
+    keep.close()
+    again = list(range(30))
+    assert got == [again[:10], again[:10], again[10:20], again[:10], again[10:20], again[20:]]
 
 
 def _values(path: Path) -> list[str]:
@@ -229,7 +286,10 @@ def test_next_run_skips_messages_of_the_last_one(
     assert [int(value) for part in parts for value in part] == list(range(50))
     # Cleared, a run pushes again what the others have to know.
     clear_and_run(dag, runs[0])
-    assert xcom_of(runs[0], "batch", "consume_cut_entries")[name][0][2:4] == [f"{(1 << 20) - 1:x}", 50]
+    assert xcom_of(runs[0], "batch", "consume_cut_entries_repeated")["entries"][name][0][2:4] == [
+        f"{(1 << 20) - 1:x}",
+        50,
+    ]
 
 
 def test_broker_acknowledging_entries_loses_none(entry_client: Client, topic: NewTopic, tmp_path: Path) -> None:

@@ -417,10 +417,10 @@ async def test_ack_timeout_requests_redelivery(fake: FakeBroker, cores: Cores, s
 # --- chunks -----------------------------------------------------------------------------------------------------
 
 
-def chunk(number: int) -> bytes:
-    """Return the delivery of a chunk, entry of the same number, of a message of two."""
+def chunk(number: int, entry: int | None = None) -> bytes:
+    """Return the delivery of a chunk, by default entry of the same number, of a message of two."""
     fields = {"uuid": "m", "chunk_id": number, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
-    return delivery(0, single_entry(b"%d" % number, **fields), number)
+    return delivery(0, single_entry(b"%d" % number, **fields), number if entry is None else entry)
 
 
 READER = {"subscription_mode": SubscriptionMode.NonDurable, "start_message_id": MessageId.earliest}
@@ -469,6 +469,25 @@ async def test_chunks_expire_only_while_others_can_come(
     deliver(fake, chunk(0), chunk(1))
     assert [message.data() for message in await take(consumer)] == [b"01"]
     assert child.acks.unsent() == 0 and not acks(fake)
+
+
+@pytest.mark.asyncio
+async def test_reader_reattached_gets_a_complete_message_again(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url, **FAST), **READER)
+    (child,) = consumer.children
+    around = [chunk(0, 0), *singles(1, 2), chunk(1, 2)]
+    deliver(fake, *around)
+    await until(lambda: len(child.core.all_deliveries) == 3)
+    assert [message.data() for message in await take(consumer)] == [b"1"]
+    # It is put together for this.
+    assert await consumer.has_message_available()
+    fake.peers[-1].close()
+    await until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == 2 and child.is_connected)
+    start = fake.seen(Kind.SUBSCRIBE)[-1].command.subscribe.start_message_id.entryId
+    deliver(fake, *around[start:], *singles(3, 4))
+    assert [message.data() for message in await take(consumer, 2)] == [b"01", b"3"]
 
 
 # --- connections ------------------------------------------------------------------------------------------------
