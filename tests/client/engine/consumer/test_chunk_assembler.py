@@ -12,6 +12,7 @@ from pulsar_native.engine.consumer import chunk_assembler
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
 from pulsar_native.enums import SubscriptionMode
+from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.wire.entry import EntryKey, parse_entry
 from support.clock import Clock, stopped_clock
@@ -141,7 +142,7 @@ def test_chunks_of_an_ended_attachment_are_forgotten(clock: Clock, auto_ack: boo
 
 
 def test_reader_acknowledges_no_chunks(clock: Clock) -> None:
-    chunks = Chunks(subscription_mode=SubscriptionMode.NonDurable)
+    chunks = Chunks(subscription_mode=SubscriptionMode.NonDurable, start_message_id=MessageId.earliest)
     chunks.add(0, 0)
     chunks.add(1, 0)
     clock.advance(61)
