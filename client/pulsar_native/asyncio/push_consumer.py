@@ -31,6 +31,7 @@ from pulsar_native.push.config import (
 )
 from pulsar_native.push.consume_message_service import ConsumeMessageService, Work
 from pulsar_native.push.core import PushConsumerCore, ServiceState
+from pulsar_native.push.handler_errors import interrupts_program
 from pulsar_native.schema import Schema
 
 MessageListenerConcurrently = Callable[
@@ -66,6 +67,7 @@ class PushConsumer(NotPicklable, Generic[T]):
         self._core = PushConsumerCore(check_config(config))
         self._generation = generation()
         self._handler: Callable[..., Any] | None = None
+        self._workers: _TaskDispatcher | None = None
 
     def _described(self) -> str:
         return f"of group {self.config.consumer_group}, {self.state.value}"
@@ -140,8 +142,9 @@ class PushConsumer(NotPicklable, Generic[T]):
         """Subscribe to the topics and start calling the listener. Waits up to several operation time-outs.
 
         Raises `InvalidConfiguration` without a listener or topic, or where the offsets of a broadcasting member cannot
-        be read or written, `NotAllowedError` if it was started before or the group already has a push consumer in this
-        process, and what `Client.subscribe` raises. A push consumer that failed to start cannot be started again.
+        be read or written, `NotAllowedError` if it was started before, the group already has a push consumer in this
+        process, or another one has the offsets of a broadcasting member, `AlreadyClosed` if it is shut down meanwhile,
+        and what `Client.subscribe` raises. A push consumer that failed to start cannot be started again.
         """
         check_generation(self._generation)
         self._core.check_not_started()
@@ -149,7 +152,8 @@ class PushConsumer(NotPicklable, Generic[T]):
 
     def _dispatcher(self, service: ConsumeMessageService) -> _TaskDispatcher:
         assert self._handler is not None
-        return _TaskDispatcher(service, self._handler, self.config.consume_thread_max)
+        self._workers = _TaskDispatcher(service, self._handler, self.config.consume_thread_max)
+        return self._workers
 
     def suspend(self) -> None:
         """Stop pulling messages; those already pulled are still passed to the listener."""
@@ -169,17 +173,16 @@ class PushConsumer(NotPicklable, Generic[T]):
         """Stop pulling, wait for messages already pulled, and close. Idempotent.
 
         Messages not handled within the limit are redelivered, here or at another member of the group; running calls of
-        the listener are cancelled.
+        the listener are cancelled. A start that is under way ends with `AlreadyClosed`. A second call waits for the
+        first and returns its report; within the listener it does not wait.
 
         :param await_termination_millis: limit in milliseconds. Default None: the configuration's
             `await_termination_millis_when_shutdown`.
         """
         check_generation(self._generation)
         limit = drain_limit(await_termination_millis)
-        if self.state is not ServiceState.RUNNING:
-            self._core.never_started()
-            return ShutdownReport(0, 0, {})
-        return await self._core.shutdown(limit)
+        in_handler = self._workers is not None and self._workers.is_in_handler()
+        return await self._core.shutdown(limit, in_handler=in_handler)
 
     async def __aenter__(self) -> Self:
         if self.state is not ServiceState.RUNNING:
@@ -208,11 +211,23 @@ class _TaskDispatcher:
     def submit(self, work: Work) -> None:
         """Queue a call of the listener."""
         self._works.append(work)
-        if self._working < self._most:
+        self._serve()
+
+    def _serve(self) -> None:
+        if self._works and self._working < self._most:
             self._working += 1
             task = asyncio.get_running_loop().create_task(self._run())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # One that ended early, by an interrupt, leaves its works to a successor.
+        self._serve()
+
+    def is_in_handler(self) -> bool:
+        """Return True if a call of the listener is the caller."""
+        return asyncio.current_task() in self._tasks
 
     def stop(self, *, cancel_running: bool = True) -> None:
         """Drop queued calls and cancel running tasks, except the one that shuts the push consumer down."""
@@ -237,6 +252,7 @@ class _TaskDispatcher:
         if not self._service.begin(work):
             return
         answer: object
+        task = asyncio.current_task()
         try:
             answer = self._handler(work.messages, work.context)
             if inspect.isawaitable(answer):
@@ -245,10 +261,24 @@ class _TaskDispatcher:
             if self._cancelled:
                 raise
             # The handler's own doing, and so a failure, also where it cancelled its task.
-            task = asyncio.current_task()
             while task is not None and task.cancelling():
                 task.uncancel()
             answer = error
-        except Exception as error:
+        except GeneratorExit as error:
+            # The listener's own, unless the task is collected after its loop has ended.
+            if not _is_running(task):
+                raise
             answer = error
+        except BaseException as error:
+            answer = error
+            if interrupts_program(error, also_exit=True):
+                self._service.end(work, answer)
+                raise
         self._service.end(work, answer)
+
+
+def _is_running(task: asyncio.Task[Any] | None) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False

@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.loop import Engine
 from pulsar_native.exceptions import PulsarException, log_text
@@ -34,6 +33,7 @@ from pulsar_native.push.config import (
     MessageModel,
     PushConsumerConfig,
 )
+from pulsar_native.push.handler_errors import interrupts_program
 from pulsar_native.push.key_queue import KeyQueue, KeyQueues
 from pulsar_native.push.partition_poller import Counts, Item, PartitionPoller
 from pulsar_native.push.send_message_back import FALLBACK_LEVEL, Again, next_step, tries_of
@@ -79,6 +79,7 @@ class MessageDispatcher(Protocol):
     """Executor that calls `begin` of the `ConsumeMessageService`, the handler, and `end`, for each work submitted."""
 
     def submit(self, work: Work) -> None: ...
+    def is_in_handler(self) -> bool: ...
     def stop(self, *, cancel_running: bool = True) -> None: ...
 
 
@@ -150,7 +151,9 @@ class ConsumeMessageService(ABC):
     def _trace(self, hook: ConsumeMessageHook, method: str, *args: object) -> None:
         try:
             getattr(hook, method)(*args)
-        except CALLBACK_ERRORS:
+        except BaseException as error:
+            if interrupts_program(error):
+                raise
             _log.exception("Tracing failed; consuming goes on")
 
     def _report(self, work: Work, status: Status | None) -> None:
@@ -239,7 +242,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         if status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
             count = max(0, min(_whole("ack_index", context.ack_index, -1) + 1, len(work.items)))
         self._succeeded(work.poller, work.items[:count])
-        failed = [item for item in work.items[count:] if work.poller.holds(item) and not item.given_up]
+        failed = [item for item in work.items[count:] if work.poller.holds(item) and not item.is_going_back]
         if not work.called:
             # The handler was never called.
             return
@@ -249,7 +252,12 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
             return
         level = _whole("delay_level_when_next_consume", context.delay_level_when_next_consume, 0)
         for item in failed:
-            self._spawn(self._send_back(work.poller, item, level))
+            self._go_back(work.poller, item, level)
+
+    def _go_back(self, poller: PartitionPoller, item: Item, level: int) -> None:
+        # Noted before the copy is stored, which takes time: `give_back_stuck` must not begin a second one.
+        item.is_going_back = True
+        self._spawn(self._send_back(poller, item, level))
 
     async def _send_back(self, poller: PartitionPoller, item: Item, level: int) -> None:
         """Store a copy for redelivery, or in the dead-letter topic, and acknowledge; on failure retry locally later."""
@@ -294,10 +302,8 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         return False
 
     def _try_here(self, poller: PartitionPoller, item: Item) -> None:
-        item.started = None
-        item.given_up = False
         if poller.holds(item):
-            self.submit(poller, [item])
+            self.submit(poller, [poller.queue.renew(item)])
 
     def give_back_stuck(self, pollers: Sequence[PartitionPoller], now: float) -> None:
         """Send back, at the level a failed send-back starts at, messages a handler has had for the time-out."""
@@ -307,8 +313,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         for poller in pollers:
             for item in poller.queue.stuck(before, _MOST_STUCK):
                 _log.warning("The handler hangs at %s, which is put back", item.position.message_id())
-                item.given_up = True
-                self._spawn(self._send_back(poller, item, FALLBACK_LEVEL))
+                self._go_back(poller, item, FALLBACK_LEVEL)
 
 
 class ConsumeMessageOrderlyService(ConsumeMessageService):

@@ -25,7 +25,7 @@ from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.loop import generation
 from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
-from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, NotAllowedError
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import dead_letter_topic
 from pulsar_native.push.config import (
@@ -110,12 +110,18 @@ class PushConsumerCore:
         self._sources: list[Subscribed] = []
         self._pollers: list[PartitionPoller] = []
         self._store: OffsetStore | None = None
+        # False during the start: one that fails leaves the stored offsets as they are.
+        self._may_persist = False
         self._offsets: dict[str, MessageId] = {}
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drained: asyncio.Event | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        # Set but from the start to the end of the shutdown, whose report all calls of it get.
+        self._over = asyncio.Event()
+        self._over.set()
+        self.report = ShutdownReport(0, 0, {})
         self._dispatcher: MessageDispatcher | None = None
         self._client: ClientCore
         self._member: tuple[object, ...]
@@ -182,13 +188,27 @@ class PushConsumerCore:
                 f"The group {self.config.consumer_group} is in this process already as {self.config.member_name}; "
                 "use another group, or another instance_name for a second member"
             )
+        self._over.clear()
+        # A task of its own, which a shutdown can cancel without cancelling the caller.
+        self._starting = client.engine.spawn(self._start(client, make_dispatcher))
         try:
-            await self._start(client, make_dispatcher)
-        except BaseException:
+            try:
+                await self._starting
+            finally:
+                self._starting = None
+            self._check_wanted()
+        except BaseException as error:
             await self._end()
+            if isinstance(error, asyncio.CancelledError) and not cancels_task(error):
+                self._check_wanted()
             raise
         self.state = ServiceState.RUNNING
         self._phase("running")
+
+    def _check_wanted(self) -> None:
+        # Also where the shutdown came when the start's last step was done.
+        if self.state is ServiceState.SHUTDOWN_ALREADY:
+            raise AlreadyClosed("The push consumer was shut down while it was starting") from None
 
     def _phase(self, name: str) -> None:
         _log.info("Push consumer of group %s: %s", self.config.consumer_group, name)
@@ -196,12 +216,11 @@ class PushConsumerCore:
     async def _start(
         self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
-        store: OffsetStore | None = None
         if self._broadcasting:
             self._phase("load positions")
             config = self.config
-            store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
-            await asyncio.to_thread(store.check_writable)
+            self._store = store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
+            await asyncio.to_thread(store.claim)
             self._offsets = await asyncio.to_thread(store.load)
         self._phase("start workers")
         self._start_consuming(client, make_dispatcher)
@@ -211,8 +230,7 @@ class PushConsumerCore:
         self._phase("find positions")
         for source in self._sources:
             await asyncio.gather(*(self._place(source, child) for child in source.consumer.children))
-        # A start that fails before this leaves the stored offsets as they are.
-        self._store = store
+        self._may_persist = True
         self._phase("start poller")
         self._loop_task = client.engine.spawn(self._run())
         if self._broadcasting:
@@ -361,7 +379,7 @@ class PushConsumerCore:
 
     async def _persist(self) -> None:
         """Write the offsets of a broadcasting member to its file; a disk error is logged."""
-        if self._store is None:
+        if self._store is None or not self._may_persist:
             return
         await asyncio.to_thread(self._save, self._store, self._positions())
 
@@ -399,6 +417,7 @@ class PushConsumerCore:
                 raise
             _log.exception("Push consumer of group %s: polling failed, it shuts down", self.config.consumer_group)
             self.state = ServiceState.SHUTDOWN_ALREADY
+            self.report = self.report_so_far()
             await self._end()
         finally:
             if self.state is ServiceState.RUNNING:
@@ -466,13 +485,21 @@ class PushConsumerCore:
         if self._drained is not None and not self._unfinished():
             self._drained.set()
 
-    async def shutdown(self, await_termination_millis: int | None) -> ShutdownReport:
-        """Stop polling, wait for running handlers, write offsets, unsubscribe locally; a second call does nothing."""
+    async def shutdown(self, await_termination_millis: int | None, *, in_handler: bool = False) -> ShutdownReport:
+        """Stop polling, wait for running handlers, write offsets, unsubscribe locally; end a start that is under way.
+
+        A second call waits for the first, also for one that was cancelled, and returns its report. One `in_handler`
+        does not wait, as the first may wait for this handler.
+        """
         if self.state is not ServiceState.RUNNING:
-            if self._ending is not None:
-                # Of a call that was cancelled, or of a start that failed.
-                await asyncio.shield(self._ending)
-            return ShutdownReport(0, 0, {})
+            self.never_started()
+            if self._starting is not None:
+                self.state = ServiceState.SHUTDOWN_ALREADY
+                self._starting.cancel()
+            if in_handler and not self._over.is_set():
+                return self.report_so_far()
+            await self._over.wait()
+            return self.report
         self.state = ServiceState.SHUTDOWN_ALREADY
         self._phase("stop poller")
         self._stop_intake()
@@ -483,15 +510,19 @@ class PushConsumerCore:
         try:
             if before and limit:
                 await self._drain(limit / 1000)
-            report = ShutdownReport(
-                before - self._unfinished(),
-                self._unfinished(),
-                {poller.child.topic.full: place for poller in self._pollers if (place := poller.oldest) is not None},
-            )
         finally:
+            self.report = self.report_so_far(before)
             self._phase("leave group")
             await self._end()
-        return report
+        return self.report
+
+    def report_so_far(self, before: int = 0) -> ShutdownReport:
+        """Return the report of a shutdown that ended now; `before` is how many messages were unfinished before."""
+        return ShutdownReport(
+            max(before - self._unfinished(), 0),
+            self._unfinished(),
+            {poller.child.topic.full: place for poller in self._pollers if (place := poller.oldest) is not None},
+        )
 
     def never_started(self) -> None:
         """Record that a push consumer that was not started never will be."""
@@ -529,29 +560,37 @@ class PushConsumerCore:
         """Stop pollers and service, write offsets and leave the topics and the group."""
         self._stop_intake()
         self._stop_handlers()
-        # Cancelling the caller must not leave the end half done: it continues.
-        self._ending = self._client.engine.spawn(self._leave())
-        await asyncio.shield(self._ending)
+        # Cancelling the caller must not leave the end half done: it continues, and ends what others wait for.
+        ending = self._client.engine.spawn(self._leave())
+        ending.add_done_callback(self._left)
+        await asyncio.shield(ending)
+
+    def _left(self, _ending: object = None) -> None:
+        if self._store is not None:
+            self._store.release()
+        _groups.leave(self._member)
+        self._over.set()
 
     async def _leave(self) -> None:
-        try:
-            results = await asyncio.gather(
-                self._persist(), *(source.consumer.close() for source in self._sources), return_exceptions=True
-            )
-            for result in results:
-                if isinstance(result, Exception):
-                    _log.warning("Push consumer of group %s did not end well: %s", self.config.consumer_group, result)
-        finally:
-            _groups.leave(self._member)
+        results = await asyncio.gather(
+            self._persist(), *(source.consumer.close() for source in self._sources), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception):
+                _log.warning("Push consumer of group %s did not end well: %s", self.config.consumer_group, result)
 
     def _abandon(self) -> None:
-        """End with the client, which has closed the consumers already."""
+        """End with the client, which has closed the consumers already, or with the loop."""
         self.state = ServiceState.SHUTDOWN_ALREADY
-        _log.info("Push consumer of group %s: the client was closed", self.config.consumer_group)
+        if self._client.closed:
+            _log.info("Push consumer of group %s: the client was closed", self.config.consumer_group)
+        else:
+            _log.error("Push consumer of group %s: polling was interrupted, it ends", self.config.consumer_group)
+        self.report = self.report_so_far()
         self._stop_intake()
         # A handler that closes the client is not cancelled by this, but all are when the loop ends.
         self._stop_handlers(cancel_running=not self._client.closed)
         if self._store is not None:
             # Written immediately: the loop may end with this task.
             self._save(self._store, self._positions())
-        _groups.leave(self._member)
+        self._left()

@@ -24,7 +24,10 @@ def encode_offsets(offsets: Mapping[str, MessageId]) -> str:
 
 def decode_offsets(text: str) -> dict[str, MessageId]:
     """Return the mapping of a text; raises `ValueError` when the text is not such a file."""
-    content = json.loads(text)
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     table = content.get(_TABLE) if isinstance(content, dict) else None
     if not isinstance(table, dict):
         raise ValueError(f"there is no {_TABLE}")

@@ -2,18 +2,22 @@
 
 Rules: a file is replaced, never overwritten, so that a crash at any moment leaves a complete one: the new text is
 written beside it and synced to disk, then the old file becomes `.bak`, then the new one gets its name. Loading reads
-the `.bak` where the file is missing or damaged. Blocks on the disk: not for the loop. Thread-safe.
+the `.bak` where the file is missing or damaged. One process at a time has the folder, by a lock that ends with it.
+Blocks on the disk: not for the loop. Thread-safe.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from pulsar_native._loggers import get_logger
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.engine.loop import track_fork
+from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError
 from pulsar_native.message_id import MessageId
 from pulsar_native.push.offset_file import decode_offsets, encode_offsets
 
@@ -32,6 +36,8 @@ class OffsetStore:
         self._fresh = self.path.with_name("offsets.json.tmp")
         self._written: str | None = None
         self._lock = threading.Lock()
+        self._lock_file: BinaryIO | None = None
+        self._is_released = False
 
     def load(self) -> dict[str, MessageId]:
         """Return the offsets, none when there is no file; raises `InvalidConfiguration` when both files are damaged."""
@@ -54,14 +60,18 @@ class OffsetStore:
         """Replace the file, unless the offsets are unchanged since the last time; raises `OSError`."""
         text = encode_offsets(offsets)
         with self._lock:
-            if text != self._written:
+            # A save in a thread may come after the release.
+            if text != self._written and not self._is_released:
                 self._replace(text)
                 self._written = text
 
-    def check_writable(self) -> None:
-        """Raise `InvalidConfiguration` when the file could not be replaced."""
+    def claim(self) -> None:
+        """Take the folder until `release`; raises `NotAllowedError` when another push consumer has it, of whatever
+        process, and `InvalidConfiguration` when the file could not be replaced.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
             self._fresh.touch()
             self._fresh.unlink()
         except OSError as error:
@@ -69,6 +79,45 @@ class OffsetStore:
                 f"The positions cannot be written to {self.path.parent}: {error}; set offset_store_folder to a "
                 "folder that can be written to"
             ) from error
+
+    def _take_lock(self) -> None:
+        file = self.path.with_name("offsets.lock").open("ab", buffering=0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise NotAllowedError(
+                f"The positions in {self.path.parent} are in use by another push consumer of the group on this host; "
+                "set another instance_name for each"
+            ) from None
+        except OSError as error:
+            # Some network file systems have no locks, and may have one process only.
+            _log.warning("The positions in %s cannot be locked against a second process: %s", self.path.parent, error)
+        # Order of events: the file is noted before the flag is read, and `release` sets the flag before it looks for
+        # the file, so that one of them closes it where a start is cancelled meanwhile.
+        self._lock_file = file
+        track_fork(self)
+        if self._is_released:
+            self.release()
+
+    def release(self) -> None:
+        """Give the folder up; nothing is saved afterwards."""
+        self._is_released = True
+        file, self._lock_file = self._lock_file, None
+        if file is None:
+            return
+        try:
+            # Not by closing alone: a child forked without Python's knowledge has a copy of the descriptor.
+            fcntl.flock(file, fcntl.LOCK_UN)
+        except (OSError, ValueError) as error:
+            _log.debug("The lock of %s was not released, closing does it: %s", self.path.parent, error)
+        file.close()
+
+    def clear_after_fork(self) -> None:
+        """Close the child's copy of the lock, which would outlast the parent. Called in a forked child."""
+        file, self._lock_file = self._lock_file, None
+        if file is not None:
+            file.close()
 
     def _replace(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,6 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
@@ -24,6 +23,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import REAL_TOPIC
 from pulsar_native.push.config import PushConsumerConfig, TagFilter, is_unawaited
 from pulsar_native.push.flow_control import FlowControl, Limits
+from pulsar_native.push.handler_errors import interrupts_program
 from pulsar_native.push.process_queue import Ascending, ProcessQueue, Taken
 from pulsar_native.topic import TopicName
 
@@ -231,7 +231,9 @@ class PartitionPoller:
                 return passes
             if passes is not None and not is_unawaited(passes):
                 return bool(passes)
-        except CALLBACK_ERRORS:
+        except BaseException as error:
+            if interrupts_program(error):
+                raise
             _log.exception("A filter failed for %s, which the handler gets", message.message_id())
             return True
         _log.warning("A filter returned %r for %s, which the handler gets", passes, message.message_id())

@@ -9,7 +9,7 @@ seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 P = TypeVar("P")
@@ -17,7 +17,10 @@ P = TypeVar("P")
 
 @dataclass(slots=True)
 class Taken(Generic[P]):
-    """One dequeued message: its position, the position before it, and since when a handler has it."""
+    """One dequeued message: its position, the position before it, and when a handler got it.
+
+    One object for each try in this process: after `renew` the former one is not held any more.
+    """
 
     number: int
     position: P
@@ -26,8 +29,8 @@ class Taken(Generic[P]):
     started: float | None = None
     # Failed tries in this process, which the broker does not count.
     tries: int = 0
-    # Sent back while its handler was still running.
-    given_up: bool = False
+    # No handler has it any more, or it hangs: a copy is being stored, or that failed and it waits for its next try.
+    is_going_back: bool = False
 
 
 class ProcessQueue(Generic[P]):
@@ -73,14 +76,23 @@ class ProcessQueue(Generic[P]):
         """Remove finished messages, and return those that were still present: the others were given up before."""
         done = []
         for item in items:
-            if self._items.pop(item.number, None) is not None:
+            if self.holds(item):
+                del self._items[item.number]
                 self.bytes -= item.size
                 done.append(item)
         return done
 
     def holds(self, item: Taken[P]) -> bool:
-        """Return True if the message is still unfinished."""
-        return item.number in self._items
+        """Return True if the message is still unfinished, and this is its current try."""
+        return self._items.get(item.number) is item
+
+    def renew(self, item: Taken[P]) -> Taken[P]:
+        """Replace a message that is held for its next try, which no handler has begun, and return the new object: what
+        a handler of the former try still answers has no effect.
+        """
+        again = replace(item, started=None, is_going_back=False)
+        self._items[item.number] = again
+        return again
 
     def oldest(self) -> Taken[P] | None:
         """Return the oldest unfinished message, None when everything is done."""
@@ -103,12 +115,12 @@ class ProcessQueue(Generic[P]):
         return self._next - 1
 
     def stuck(self, before: float, most: int) -> list[Taken[P]]:
-        """Return up to `most` of the oldest messages whose handler started before a time, but not those given up."""
+        """Return up to `most` of the oldest messages that a handler has since before a time."""
         found: list[Taken[P]] = []
         for item in self._items.values():
             if len(found) == most:
                 break
-            if item.started is not None and item.started < before and not item.given_up:
+            if item.started is not None and item.started < before and not item.is_going_back:
                 found.append(item)
         return found
 

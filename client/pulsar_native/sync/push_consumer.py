@@ -71,6 +71,7 @@ class PushConsumer(NotPicklable, Generic[T]):
         self._engine: Engine | None = None
         self._generation = generation()
         self._handler: Callable[..., Any] | None = None
+        self._workers: _ThreadDispatcher | None = None
 
     def _described(self) -> str:
         return f"of group {self.config.consumer_group}, {self.state.value}"
@@ -147,8 +148,9 @@ class PushConsumer(NotPicklable, Generic[T]):
         """Subscribe to the topics and start calling the listener. Blocks up to several operation time-outs.
 
         Raises `InvalidConfiguration` without a listener or topic, or where the offsets of a broadcasting member cannot
-        be read or written, `NotAllowedError` if it was started before or the group already has a push consumer in this
-        process, and what `Client.subscribe` raises. A push consumer that failed to start cannot be started again.
+        be read or written, `NotAllowedError` if it was started before, the group already has a push consumer in this
+        process, or another one has the offsets of a broadcasting member, `AlreadyClosed` if it is shut down meanwhile,
+        and what `Client.subscribe` raises. A push consumer that failed to start cannot be started again.
         """
         check_generation(self._generation)
         # Checked before the client starts the engine's thread.
@@ -160,7 +162,8 @@ class PushConsumer(NotPicklable, Generic[T]):
     def _dispatcher(self, service: ConsumeMessageService) -> _ThreadDispatcher:
         config = self.config
         assert self._handler is not None
-        return _ThreadDispatcher(service, self._handler, config.consume_thread_min, config.consume_thread_max)
+        self._workers = _ThreadDispatcher(service, self._handler, config.consume_thread_min, config.consume_thread_max)
+        return self._workers
 
     def suspend(self) -> None:
         """Stop pulling messages; those already pulled are still passed to the listener. Does not block."""
@@ -186,22 +189,23 @@ class PushConsumer(NotPicklable, Generic[T]):
         """Stop pulling, wait for messages already pulled, and close. Blocks; thread-safe; idempotent.
 
         Messages not handled within the limit are redelivered, here or at another member of the group; the status of a
-        listener that is still running is ignored.
+        listener that is still running is ignored. A start that is under way ends with `AlreadyClosed`. A second call
+        waits for the first and returns its report; within the listener it does not wait.
 
         :param await_termination_millis: limit in milliseconds. Default None: the configuration's
             `await_termination_millis_when_shutdown`.
         """
         check_generation(self._generation)
         limit = drain_limit(await_termination_millis)
-        nothing = ShutdownReport(0, 0, {})
-        if self._engine is None or self.state is ServiceState.CREATE_JUST:
+        if self._engine is None:
             self._core.never_started()
-            return nothing
+            return self._core.report
+        in_handler = self._workers is not None and self._workers.is_in_handler()
         try:
-            return self._engine.run(self._core.shutdown(limit))
+            return self._engine.run(self._core.shutdown(limit, in_handler=in_handler))
         except AlreadyClosed:
             # The client was closed before, and its consumers with it.
-            return nothing
+            return self._core.report
 
     def __enter__(self) -> Self:
         if self.state is not ServiceState.RUNNING:
@@ -226,12 +230,17 @@ class _ThreadDispatcher:
         self._works: deque[Work] = deque()
         self._count = self._idle = self._made = 0
         self._is_short = self._stopped = False
+        self._here = threading.local()
 
     def submit(self, work: Work) -> None:
         """Queue a call of the listener. On the loop."""
         with self._ready:
             self._works.append(work)
             self._serve()
+
+    def is_in_handler(self) -> bool:
+        """Return True if the caller is one of the threads."""
+        return getattr(self._here, "is_worker", False)
 
     def _serve(self) -> None:
         """Start a thread for the queued calls, or wake one; with the lock."""
@@ -266,21 +275,29 @@ class _ThreadDispatcher:
             self._ready.notify_all()
 
     def _run(self) -> None:
+        self._here.is_worker = True
         while (work := self._next()) is not None:
-            if not self._service.begin(work):
-                continue
-            answer: object
             try:
-                answer = self._handler(work.messages, work.context)
-                if is_unawaited(answer):
-                    raise TypeError(
-                        "The listener returned an awaitable, which only the push consumer of pulsar_native.asyncio "
-                        "awaits; use that one, or a listener that returns a status"
-                    )
-            except BaseException as error:
-                # SystemExit, too, is an answer here: nobody waits for this thread.
-                answer = error
-            self._service.end(work, answer)
+                self._call(work)
+            except BaseException:
+                # The thread is counted, and nothing would start another for the works left.
+                _log.exception("A call of the listener could not be processed")
+
+    def _call(self, work: Work) -> None:
+        if not self._service.begin(work):
+            return
+        answer: object
+        try:
+            answer = self._handler(work.messages, work.context)
+            if is_unawaited(answer):
+                raise TypeError(
+                    "The listener returned an awaitable, which only the push consumer of pulsar_native.asyncio "
+                    "awaits; use that one, or a listener that returns a status"
+                )
+        except BaseException as error:
+            # SystemExit, too, is an answer here: nobody waits for this thread.
+            answer = error
+        self._service.end(work, answer)
 
     def _next(self) -> Work | None:
         """Wait for work; None when the thread is to end."""

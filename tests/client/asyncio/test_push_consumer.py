@@ -10,8 +10,9 @@ import pytest
 import pulsar_native
 from pulsar_native import ConsumeConcurrentlyStatus, PushConsumerConfig
 from pulsar_native.asyncio import Client, PushConsumer
-from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, NotAllowedError
 from pulsar_native.push.core import ServiceState
+from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker
 from support.fake_topic import FakeTopic
 from support.until import until
@@ -55,7 +56,11 @@ async def test_plain_function_is_a_listener(fake: FakeBroker, client: Client) ->
         await until(lambda: made.stats().succeeded == 1)
 
 
-@pytest.mark.parametrize("error", [KeyError, asyncio.CancelledError])
+class Own(BaseException):
+    """An exception that is no Exception."""
+
+
+@pytest.mark.parametrize("error", [KeyError, asyncio.CancelledError, GeneratorExit, Own])
 async def test_listener_error_is_a_failure(fake: FakeBroker, client: Client, error: type[BaseException]) -> None:
     FakeTopic(fake, b"a", b"b")
 
@@ -149,3 +154,32 @@ async def test_enter_after_shutdown_refused(fake: FakeBroker, client: Client) ->
     with pytest.raises(NotAllowedError):
         async with made:
             pytest.fail("the block is not run")
+
+
+async def test_shutdown_in_listener_does_not_wait_for_another(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    begun, reports = asyncio.Event(), list[Any]()
+
+    async def listener(_messages: list[Any], _context: Any) -> ConsumeConcurrentlyStatus:
+        begun.set()
+        await until(lambda: made.state is ServiceState.SHUTDOWN_ALREADY)
+        reports.append(await made.shutdown())
+        return SUCCESS
+
+    made = push_consumer(client, listener)
+    await made.start()
+    await asyncio.wait_for(begun.wait(), 10)
+    report = await asyncio.wait_for(made.shutdown(60_000), 10)
+    assert (report.finished, report.unfinished) == (1, 0) and reports[0].unfinished == 1
+    assert await made.shutdown() == report
+
+
+async def test_shutdown_ends_a_start(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SUBSCRIBE] = lambda _peer, _command: []
+    made = push_consumer(client, lambda _messages, _context: SUCCESS)
+    starting = asyncio.create_task(made.start())
+    await until(lambda: fake.seen(Kind.SUBSCRIBE))
+    assert (await asyncio.wait_for(made.shutdown(), 10)).unfinished == 0
+    with pytest.raises(AlreadyClosed, match="while it was starting"):
+        await starting
+    assert made.state is ServiceState.SHUTDOWN_ALREADY

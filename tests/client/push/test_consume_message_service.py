@@ -189,3 +189,47 @@ async def test_threads_that_cannot_start_leave_no_work(
     await until(lambda: len(calls.ended) == running + 5)
     assert caplog.text.count("can't start new thread") == 1
     threads.stop()
+
+
+def test_tasks_interrupted_successor_takes_the_rest() -> None:
+    calls = Calls()
+
+    async def handle(_messages: Any, _context: Any) -> str:
+        if not calls.ended:
+            raise KeyboardInterrupt
+        return "done"
+
+    def submit() -> None:
+        for _ in range(3):
+            tasks.submit(Something())  # type: ignore[arg-type]
+        failed.extend(tasks._tasks)
+
+    async def rest() -> None:
+        await until(lambda: len(calls.ended) == 3)
+
+    tasks, failed = _TaskDispatcher(calls, handle, 1), list[asyncio.Task[None]]()  # type: ignore[arg-type]
+    loop = asyncio.new_event_loop()
+    try:
+        loop.call_soon(submit)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        # An application that goes on with its loop.
+        loop.run_until_complete(rest())
+    finally:
+        loop.close()
+    assert isinstance(failed[0].exception(), KeyboardInterrupt) and isinstance(calls.ended[0], KeyboardInterrupt)
+    assert calls.ended[1:] == ["done", "done"]
+
+
+def test_threads_work_that_breaks_costs_no_thread() -> None:
+    class Breaking(Calls):
+        def end(self, work: Any, answer: object) -> None:
+            super().end(work, answer)
+            raise KeyError("in the processing")
+
+    calls = Breaking()
+    threads = _ThreadDispatcher(calls, lambda _messages, _context: "done", 1, 1)  # type: ignore[arg-type]
+    for _ in range(3):
+        threads.submit(Something())  # type: ignore[arg-type]
+    wait_until(lambda: len(calls.ended) == 3)
+    threads.stop()

@@ -36,7 +36,8 @@ def test_offsets_unknown_fields_ignored() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "{}", '{"offsetTable": []}', '{"offsetTable": {"t": 5}}', '{"offsetTable": {"t": {"id": "zz"}}}',
-     '{"offsetTable": {"t": {"id": "ff"}}}', '{"offsetTable": {"t": {}}}'],
+     '{"offsetTable": {"t": {"id": "ff"}}}', '{"offsetTable": {"t": {}}}', "[" * 100_000],
+    ids=["empty", "open", "list", "no table", "list as table", "number", "not hex", "no id", "without id", "deep"],
 )  # fmt: skip
 def test_offsets_invalid_text_raises(text: str) -> None:
     with pytest.raises(ValueError):

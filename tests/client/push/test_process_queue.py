@@ -63,7 +63,7 @@ def test_stuck_oldest_limited() -> None:
         item.started = float(number)
     assert queue.stuck(3.0, 16) == items[:3]
     assert queue.stuck(3.0, 2) == items[:2]
-    items[0].given_up = True
+    items[0].is_going_back = True
     queue.finish([items[1]])
     assert queue.stuck(3.0, 16) == [items[2]] and queue.stuck(100.0, 16) == items[2:5]
 
@@ -111,3 +111,14 @@ def test_ascending_reports_backward_position() -> None:
     assert watch.goes_back((2, 0, -1)) is None
     assert watch.goes_back((1, 9, -1)) == (2, 0, -1)
     assert watch.goes_back((1, 10, -1)) is None
+
+
+def test_renew_former_try_not_held() -> None:
+    queue, items = filled(3)
+    items[1].started, items[1].is_going_back, items[1].tries = 1.0, True, 2
+    again = queue.renew(items[1])
+    assert (again.started, again.is_going_back, again.tries, again.before) == (None, False, 2, 100)
+    assert queue.holds(again) and not queue.holds(items[1]) and queue.finish([items[1]]) == []
+    # In its place: the oldest first.
+    again.started = items[2].started = 1.0
+    assert queue.stuck(2.0, 1) == [again] and queue.finish([again]) == [again] and queue.bytes == 20

@@ -11,7 +11,7 @@ import pytest
 
 import pulsar_native.asyncio
 from pulsar_native import Client, ConsumeConcurrentlyStatus, PushConsumer, PushConsumerConfig
-from pulsar_native.exceptions import InvalidConfiguration, NotAllowedError
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, NotAllowedError
 from pulsar_native.push.core import ServiceState
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker
@@ -106,7 +106,7 @@ def test_shutdown_waits_for_the_running_listener(fake: FakeBroker, client: Clien
     assert begun.wait(10)
     assert made.shutdown(0).unfinished == 1
     opened.set()
-    assert made.shutdown().unfinished == 0 and made.state is ServiceState.SHUTDOWN_ALREADY
+    assert made.shutdown().unfinished == 1 and made.state is ServiceState.SHUTDOWN_ALREADY
 
 
 def test_suspended_takes_no_messages_until_resumed(fake: FakeBroker, client: Client) -> None:
@@ -221,3 +221,76 @@ def test_enter_after_shutdown_refused(fake: FakeBroker, client: Client) -> None:
         assert made.state is ServiceState.RUNNING
     with pytest.raises(NotAllowedError), made:
         pytest.fail("the block is not run")
+
+
+class Own(BaseException):
+    """An exception that is no Exception."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit, Own])
+def test_hook_error_of_any_class_stops_no_thread(fake: FakeBroker, client: Client, error: type[BaseException]) -> None:
+    FakeTopic(fake, b"a", b"b", b"c")
+
+    class Failing:
+        def consume_message_before(self, _messages: Any, _context: Any) -> None:
+            raise error
+
+        consume_message_after: Any = consume_message_before
+
+    made = push_consumer(
+        client, lambda _messages, _context: SUCCESS, consume_thread_max=1, consume_message_batch_max_size=1
+    )
+    made.register_consume_message_hook(Failing())
+    with made:
+        wait_until(lambda: made.stats().succeeded == 3)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit, Own])
+def test_filter_error_of_any_class_passes_messages(
+    fake: FakeBroker, client: Client, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeTopic(fake, b"a", b"b")
+
+    def failing(_message: Any) -> bool:
+        raise error
+
+    made = push_consumer(client, lambda _messages, _context: SUCCESS)
+    made.register_filter_message_hook(failing)
+    with made:
+        wait_until(lambda: made.stats().succeeded == 2)
+    assert "A filter failed" in caplog.text
+
+
+def test_shutdown_in_another_thread_ends_start(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SUBSCRIBE] = lambda _peer, _command: []
+    made, errors = push_consumer(client, lambda _messages, _context: SUCCESS), list[BaseException]()
+
+    def start() -> None:
+        try:
+            made.start()
+        except AlreadyClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_until(lambda: fake.seen(Kind.SUBSCRIBE))
+    assert made.shutdown().unfinished == 0 and made.state is ServiceState.SHUTDOWN_ALREADY
+    thread.join(10)
+    assert not thread.is_alive() and "while it was starting" in str(errors[0])
+
+
+def test_shutdown_in_listener_does_not_wait_for_another(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    begun, reports = threading.Event(), list[Any]()
+
+    def listener(_messages: list[Any], _context: Any) -> ConsumeConcurrentlyStatus:
+        begun.set()
+        wait_until(lambda: made.state is ServiceState.SHUTDOWN_ALREADY)
+        reports.append(made.shutdown())
+        return SUCCESS
+
+    made = push_consumer(client, listener)
+    made.start()
+    assert begun.wait(10)
+    report = made.shutdown(60_000)
+    assert (report.finished, report.unfinished) == (1, 0) and reports[0].unfinished == 1
