@@ -17,7 +17,7 @@ from pulsar_native import (
     SubscriptionMode,
     Timeout,
 )
-from support.apis import Api
+from support.apis import Api, publish_batches
 from support.brokers import Broker, NewTopic
 from support.relay import NewRelay
 
@@ -28,16 +28,6 @@ NON_DURABLE: dict[str, Any] = {"subscription_mode": SubscriptionMode.NonDurable}
 TYPES = list(ConsumerType)
 
 pytestmark = pytest.mark.proves("C91")
-
-
-def publish(api: Api, client: Any, name: str, *counts: int) -> list[MessageId]:
-    """Publish numbered messages, each count as one batch."""
-    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids: list[MessageId] = []
-    for count in counts:
-        ids += api.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
-    producer.close()
-    return ids
 
 
 def received(consumer: Any, count: int) -> list[Message]:
@@ -63,7 +53,7 @@ def test_subscription_goes_on_behind_what_was_received_and_leaves_nothing(
     api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kind: ConsumerType
 ) -> None:
     name = topic()
-    ids = publish(api, client, name, 1, 1, 3, 1)
+    ids = publish_batches(api, client, name, 1, 1, 3, 1)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, **NON_DURABLE)
     # Up to the end of an entry, then to the middle of a batch; nothing is acknowledged.
     assert numbers(received(consumer, 2)) == [0, 1]
@@ -91,12 +81,12 @@ def test_subscription_at_latest_loses_nothing_of_an_outage(
     api: Api, client: Any, broker: Broker, topic: NewTopic, partitions: int
 ) -> None:
     name = topic(partitions=partitions)
-    publish(api, client, name, 1, 1, 1, 1)
+    publish_batches(api, client, name, 1, 1, 1, 1)
     # Only a seek, and a reader's start, include a message.
     consumer = client.subscribe(name, "sub", start_message_id_inclusive=True, **NON_DURABLE)
     for part in client.get_topic_partitions(name):
         unload(broker, part)
-    publish(api, client, name, 1, 1, 1, 1)
+    publish_batches(api, client, name, 1, 1, 1, 1)
     assert sorted(numbers(received(consumer, 4))) == [0, 1, 2, 3]
     with pytest.raises(Timeout):
         consumer.receive(100)
@@ -112,7 +102,7 @@ def test_entries_before_the_start_come_from_another_consumer(
     shared: dict[str, Any] = {"consumer_type": ConsumerType.Shared, "receiver_queue_size": 3, **NON_DURABLE}
     other = client.subscribe(name, "sub", **shared)
     other.pause()
-    publish(api, client, name, *[1] * 6)
+    publish_batches(api, client, name, *[1] * 6)
     assert numbers(received(other, 3)) == [0, 1, 2]
     through = relay(broker.service_url)
     consumer = api.client(through.service_url).subscribe(name, "sub", **shared)
@@ -131,7 +121,7 @@ def test_entries_before_the_start_come_from_another_consumer(
 def test_message_negatively_acknowledged_comes_again(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100, **NON_DURABLE)
-    publish(api, client, name, 1, 1)
+    publish_batches(api, client, name, 1, 1)
     first, second = received(consumer, 2)
     consumer.acknowledge(second)
     consumer.negative_acknowledge(first)
@@ -161,7 +151,7 @@ def test_pattern_and_new_partitions_are_non_durable(
     broker.admin("POST", path, 2)
     eventually(lambda: client.get_partition_count(name) == 2)
     # Published before the consumer knows of the partition, perhaps.
-    publish(api, client, f"{name}-partition-1", 1, 1)
+    publish_batches(api, client, f"{name}-partition-1", 1, 1)
     assert numbers(received(consumer, 2)) == [0, 1]
     consumer.close()
     eventually(lambda: not any(cursors(broker, f"{name}-partition-{index}") for index in range(2)))

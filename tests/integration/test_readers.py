@@ -20,7 +20,7 @@ from pulsar_native import (
     RegexSubscriptionMode,
     Timeout,
 )
-from support.apis import Api
+from support.apis import Api, publish_batches
 from support.brokers import Broker, NewTopic
 from support.compaction import compact
 from support.relay import NewRelay
@@ -28,16 +28,6 @@ from support.relay import NewRelay
 Eventually = Callable[..., Any]
 
 EARLIEST = InitialPosition.Earliest
-
-
-def publish(api: Api, client: Any, name: str, *counts: int) -> list[MessageId]:
-    """Publish numbered messages, each count as one batch."""
-    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids: list[MessageId] = []
-    for count in counts:
-        ids += api.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
-    producer.close()
-    return ids
 
 
 def read_on(reader: Any) -> list[int]:
@@ -53,7 +43,7 @@ def test_a_reader_reads_from_its_place_and_leaves_nothing(
     api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
-    ids = publish(api, client, name, 1, 3, 1, 4)
+    ids = publish_batches(api, client, name, 1, 3, 1, 4)
     reader = client.create_reader(name, MessageId.earliest)
     messages = [reader.read_next(10_000) for _ in range(9)]
     assert [message.message_id() for message in messages] == ids
@@ -76,7 +66,7 @@ def test_a_reader_reads_from_its_place_and_leaves_nothing(
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_a_start_position_includes_its_message_or_not(api: Api, client: Any, topic: NewTopic, inclusive: bool) -> None:
     name = topic()
-    ids = publish(api, client, name, 1, 5, 1)
+    ids = publish_batches(api, client, name, 1, 5, 1)
     # A message of its own, the first, a middle and the last of a batch, the topic's last one.
     for number in (0, 1, 3, 5, 6):
         # As a position comes from a database: nothing but its bytes.
@@ -89,7 +79,7 @@ def test_a_start_position_includes_its_message_or_not(api: Api, client: Any, top
 @pytest.mark.proves("C129")
 def test_unpacking_leaves_out_what_was_acknowledged(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
-    publish(api, client, name, 10)
+    publish_batches(api, client, name, 10)
     options = {"initial_position": EARLIEST, "batch_index_ack_enabled": True, "receiver_queue_size": 20}
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, **options)
     messages = [consumer.receive(10_000) for _ in range(10)]
@@ -98,7 +88,7 @@ def test_unpacking_leaves_out_what_was_acknowledged(api: Api, client: Any, broke
     again = api.client(broker.service_url).subscribe(name, "sub", ConsumerType.Shared, **options)
     assert [int(again.receive(10_000).data()) for _ in range(6)] == [1, 2, 3, 6, 7, 8]
     # What was left out gave its permits back: the queue of 20 takes all of these.
-    publish(api, client, name, 40)
+    publish_batches(api, client, name, 40)
     assert len([again.receive(10_000) for _ in range(40)]) == 40
 
 
@@ -130,7 +120,7 @@ class TestMessageAvailable:
 
     def test_with_messages(self, api: Api, client: Any, topic: NewTopic, inclusive: bool) -> None:
         name = topic()
-        ids = publish(api, client, name, 1, 3)
+        ids = publish_batches(api, client, name, 1, 3)
         time.sleep(0.02)  # so that "now" is after their publish time
         for start, wanted in (
             (MessageId.earliest, 4),
@@ -150,7 +140,7 @@ class TestMessageAvailable:
         assert not reader.has_message_available()
         reader.seek(0)
         assert read_on(reader) == [0, 1, 2, 3]
-        publish(api, client, name, 2)
+        publish_batches(api, client, name, 2)
         assert reader.has_message_available()
 
 
@@ -176,11 +166,11 @@ def test_whether_there_is_more_is_never_wrong(
     ids: list[MessageId] = []
     between = 0
     if filled:
-        ids = publish(api, client, name, 2, 2)
+        ids = publish_batches(api, client, name, 2, 2)
         time.sleep(0.05)
         between = int(time.time() * 1000)
         time.sleep(0.05)
-        ids += publish(api, client, name, 2)
+        ids += publish_batches(api, client, name, 2)
     behind = int(time.time() * 1000) + 60_000
     places: dict[str, Any] = {
         "earliest": MessageId.earliest,
@@ -222,11 +212,11 @@ def test_a_time_sought_outlives_an_unload(
 ) -> None:
     """The broker forgets the cursor of a reader with its connection, and where the time was with it."""
     name = topic()
-    publish(api, client, name, 1, 2, 1)
+    publish_batches(api, client, name, 1, 2, 1)
     time.sleep(0.05)
     between = int(time.time() * 1000)
     time.sleep(0.05)
-    publish(api, client, name, *[1] * kept)
+    publish_batches(api, client, name, *[1] * kept)
     # The queue holds what was delivered before: only what comes again tells where the reader stands.
     reader = client.create_reader(name, MessageId.earliest, receiver_queue_size=1)
     reader.seek(between)
@@ -236,7 +226,7 @@ def test_a_time_sought_outlives_an_unload(
         assert reader.has_message_available() is bool(kept)
     got = read_on(reader)
     assert got == list(range(kept))
-    publish(api, client, name, 2)
+    publish_batches(api, client, name, 2)
     assert read_on(reader) == [0, 1]
 
 
@@ -296,7 +286,7 @@ def test_an_unload_while_reading_loses_and_repeats_nothing(
 ) -> None:
     name = topic()
     if start == MessageId.latest:
-        publish(api, client, name, 3)
+        publish_batches(api, client, name, 3)
     reader = client.create_reader(name, start, receiver_queue_size=50)
     producer = client.create_producer(name, batching_enabled=True, batching_max_messages=7)
     got: list[int] = []
@@ -317,13 +307,13 @@ def test_a_reader_at_the_end_keeps_its_place_while_nothing_was_read(
     api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(api, client, name, 3)
+    publish_batches(api, client, name, 3)
     through = relay(broker.service_url)
     reader = api.client(through.service_url).create_reader(name, MessageId.latest)
     through.refuse()
     through.cut()
     eventually(lambda: not reader.is_connected())
-    publish(api, client, name, 2)
+    publish_batches(api, client, name, 2)
     through.accept()
     assert [int(reader.read_next(20_000).data()) for _ in range(2)] == [0, 1]
 
@@ -333,7 +323,7 @@ def test_the_end_of_a_terminated_topic(
     api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(api, client, name, 2)
+    publish_batches(api, client, name, 2)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     messages = [consumer.receive(10_000) for _ in range(2)]
     broker.admin("POST", name.replace("://", "/") + "/terminate")
@@ -349,10 +339,10 @@ def test_the_last_id(api: Api, client: Any, topic: NewTopic) -> None:
     name, split = topic(), topic("split", partitions=2)
     reader = client.create_reader(name, MessageId.earliest)
     assert reader.get_last_message_id().entry_id() == -1
-    ids = publish(api, client, name, 1, 3)
+    ids = publish_batches(api, client, name, 1, 3)
     assert reader.get_last_message_id() == ids[-1] == reader.get_last_message_ids()[0]
     consumer = client.subscribe(split, "sub")
-    places = {place.partition(): place for place in publish(api, client, split, *[1] * 8)}
+    places = {place.partition(): place for place in publish_batches(api, client, split, *[1] * 8)}
     found = consumer.get_last_message_ids()
     assert {each.partition() for each in found} == {0, 1}
     assert all(places[each.partition()] == each for each in found if each.entry_id() >= 0)
@@ -360,7 +350,8 @@ def test_the_last_id(api: Api, client: Any, topic: NewTopic) -> None:
 
 def test_a_listener_of_a_reader(plain_client: Client, api: Api, topic: NewTopic, eventually: Eventually) -> None:
     name = topic()
-    publish(api, plain_client if api.name == "blocking" else api.client(plain_client.config.service_url), name, 5)
+    client = plain_client if api.name == "blocking" else api.client(plain_client.config.service_url)
+    publish_batches(api, client, name, 5)
     heard: list[Message] = []
     reader = plain_client.create_reader(
         name, MessageId.earliest, reader_listener=lambda reader, message: heard.append(message)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import ConsumerType, InitialPosition, InvalidConfiguration, Message, MessageId, Timeout
-from support.apis import Api
+from support.apis import Api, publish_batches
 from support.brokers import Broker, NewTopic
 from support.relay import TO_BROKER, Command, NewRelay
 from support.until import wait_until
@@ -19,16 +19,6 @@ from support.until import wait_until
 Stats = Callable[[str], Any]
 
 EARLIEST = InitialPosition.Earliest
-
-
-def publish(api: Api, client: Any, name: str, *counts: int) -> list[MessageId]:
-    """Publish numbered messages, each count as one batch."""
-    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids: list[MessageId] = []
-    for count in counts:
-        ids += api.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
-    producer.close()
-    return ids
 
 
 def number(message: Message) -> int:
@@ -40,7 +30,7 @@ def number(message: Message) -> int:
 @pytest.mark.parametrize("kind", list(ConsumerType))
 def test_to_an_id(api: Api, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
     name = topic()
-    ids = publish(api, client, name, 1, 6, 1, 2)
+    ids = publish_batches(api, client, name, 1, 6, 1, 2)
     consumer = client.subscribe(
         name, "sub", kind, initial_position=EARLIEST, start_message_id_inclusive=True, receiver_queue_size=4
     )
@@ -57,14 +47,14 @@ def test_to_an_id(api: Api, client: Any, topic: NewTopic, kind: ConsumerType) ->
     consumer.seek(MessageId.latest)
     with pytest.raises(Timeout):
         consumer.receive(200)
-    publish(api, client, name, 1)
+    publish_batches(api, client, name, 1)
     assert number(consumer.receive(10_000)) == 0
 
 
 @pytest.mark.proves("C166")
 def test_a_hundred_times_at_random(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    ids = publish(api, client, name, 1, 20, 1, 9, 9, 1, 1)
+    ids = publish_batches(api, client, name, 1, 20, 1, 9, 9, 1, 1)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST, start_message_id_inclusive=True)
     chance = random.Random(4)
     for _ in range(100):
@@ -78,7 +68,7 @@ def test_a_hundred_times_at_random(api: Api, client: Any, topic: NewTopic) -> No
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_a_reader(api: Api, client: Any, topic: NewTopic, inclusive: bool) -> None:
     name = topic()
-    ids = publish(api, client, name, 1, 5, 1)
+    ids = publish_batches(api, client, name, 1, 5, 1)
     reader = client.create_reader(name, MessageId.latest, start_message_id_inclusive=inclusive)
     for target in (3, 0, 6, 1, 5):
         reader.seek(ids[target])
@@ -118,7 +108,7 @@ def test_acknowledgements_from_before_do_not_count_after(
     api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
-    ids = publish(api, client, name, *[1] * 6)
+    ids = publish_batches(api, client, name, *[1] * 6)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, start_message_id_inclusive=True
     )
@@ -135,7 +125,7 @@ def test_acknowledgements_during_a_seek_do_not_count_after(
 ) -> None:
     name, through = topic(), relay(broker.service_url)
     client = api.client(through.service_url)
-    publish(api, client, name, *[1] * 5)
+    publish_batches(api, client, name, *[1] * 5)
     options = {"start_message_id_inclusive": True, "acknowledgment_group_time_ms": 0}
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST, **options)
     messages = [consumer.receive(10_000) for _ in range(5)]
@@ -175,7 +165,7 @@ def test_exclusive_seek_acknowledges_what_it_skips(api: Api, client: Any, topic:
 
 def test_a_wrong_position_leaves_the_consumer_where_it_was(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(api, client, name, *[1] * 3)
+    publish_batches(api, client, name, *[1] * 3)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     assert number(consumer.receive(10_000)) == 0
     for wrong in ("here", None, 1.5, -1):

@@ -225,3 +225,13 @@ def _id_of(outcome: tuple[Result, MessageId | None]) -> MessageId:
 def inner(wrapped: Any) -> Any:
     """Return the engine's object behind an API's."""
     return (wrapped.target if hasattr(wrapped, "target") else wrapped)._inner
+
+
+def publish_batches(api: Api, client: Any, name: str, *counts: int) -> list[MessageId]:
+    """Publish numbered messages, each count as one batch."""
+    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    ids: list[MessageId] = []
+    for count in counts:
+        ids += api.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
+    producer.close()
+    return ids
