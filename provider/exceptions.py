@@ -22,8 +22,8 @@ class ArgumentRefused(AirflowFailException, ValueError):
 def failure(error: BaseException, *, action: str, stage: str) -> AirflowException:
     """Return Airflow's exception for an error of the client; without retries for a permanent one."""
     if isinstance(error, InvalidValue):
-        # Its text names the argument, as when the DAG file is parsed.
-        return ArgumentRefused(str(error))
+        # Of an argument the text names it, as when the DAG file is parsed.
+        return ArgumentRefused(str(error) if stage == "arguments" else explain(error, action=action, stage=stage))
     kind = AirflowFailException if is_permanent(error) else AirflowException
     return kind(explain(error, action=action, stage=stage))
 
