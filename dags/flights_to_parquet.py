@@ -1,6 +1,6 @@
 """Load a month of flights from a Pulsar topic into Parquet: publish, wait, load, consume, compare.
 
-Each run owns one month (its data interval: one that is started by hand needs a logical date), two topics named
+Each run owns one month (its data interval: a manual run needs a logical date), two topics named
 after it, and one Parquet path. Clearing a run and running it again, publishing included, leaves the same rows: the
 topics drop what they have (sequence ids come from the run), and the load replaces its path. What a DAG of yours
 would take over is marked with the operators' names; the rest is the data set.

@@ -136,7 +136,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     their XComs, so not after such a run was deleted, nor for runs of an earlier logical date: those hold it twice.
     After the subscription was moved back (PulsarResetCursorOperator, a seek) nothing is left out, unless it was moved
     to the very entry that was cut, or in a Shared or Key_Shared subscription behind messages that were still
-    unacknowledged then: such a move cannot be told from going on.
+    unacknowledged then: such a move cannot be distinguished from going on.
 
     A batch belongs to its cluster, too. Once the connection leads to another one, a retry or cleared run returns the
     manifest of a batch that is acknowledged and in its output; where it would need the messages or acknowledge them, it

@@ -39,7 +39,7 @@ def naming(**fields: object) -> Answer:
 
 
 class Service:
-    """What the web service answers now, and where it is."""
+    """Answer of the web service now, and its address."""
 
     def __init__(self, peer: HttpPeer) -> None:
         self.peer = peer

@@ -165,9 +165,7 @@ def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
 
 
 @pytest.mark.proves("C2", "C22")
-def test_a_web_service_moves_the_client_and_the_producer_continues(
-    api: Api, pair: Pair, topic: NewTopic, eventually: Eventually
-) -> None:
+def test_a_web_service_moves_the_client(api: Api, pair: Pair, topic: NewTopic, eventually: Eventually) -> None:
     name = topic()
     answer = [Answer(503)]
     with http_peer(lambda _: answer[0]) as peer:

@@ -101,7 +101,7 @@ def test_no_more_calls_are_outstanding_than_the_queue_holds(
     assert heard == [b"%d" % number for number in range(10)]
 
 
-def test_a_message_the_executor_rejects_is_one_whose_listener_failed(
+def test_a_rejected_message_counts_as_failed(
     plain_client: Client, topic: NewTopic, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, heard, rejected = topic(), list[bytes](), list[bytes]()
@@ -161,7 +161,7 @@ def test_a_call_that_is_outstanding_in_a_pause_is_made_after_it(
 
 
 @pytest.mark.parametrize("what", ["consumer", "client"])
-def test_a_close_waits_for_the_calls_that_run_and_prevents_the_others(
+def test_a_close_waits_for_running_calls_only(
     broker: Broker, topic: NewTopic, eventually: Eventually, what: str
 ) -> None:
     name, executor, heard = topic(), Kept(), list[bytes]()

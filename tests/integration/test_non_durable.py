@@ -49,7 +49,7 @@ def cursors(broker: Broker, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_subscription_goes_on_behind_what_was_received_and_leaves_nothing(
+def test_subscription_continues_and_leaves_nothing(
     api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kind: ConsumerType
 ) -> None:
     name = topic()
@@ -71,7 +71,7 @@ def test_subscription_goes_on_behind_what_was_received_and_leaves_nothing(
     assert cursors(broker, name) == ["sub"]
     consumer.close()
     eventually(lambda: cursors(broker, name) == [])
-    # The next one begins anew, whatever was received or acknowledged.
+    # The next one begins at its initial position, whatever was received or acknowledged.
     other = client.subscribe(name, "sub", kind, initial_position=EARLIEST, **NON_DURABLE)
     assert numbers(received(other, 6)) == list(range(6))
 
@@ -128,7 +128,7 @@ def test_message_negatively_acknowledged_comes_again(api: Api, client: Any, topi
     assert numbers(received(consumer, 1)) == [0]
 
 
-def test_durable_and_non_durable_subscription_cannot_share_a_name(client: Any, topic: NewTopic) -> None:
+def test_modes_cannot_share_a_name(client: Any, topic: NewTopic) -> None:
     name = topic()
     client.subscribe(name, "non-durable", **NON_DURABLE)
     with pytest.raises(NotAllowedError, match="NonDurable subscription with the same name"):

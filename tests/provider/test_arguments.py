@@ -81,7 +81,7 @@ def test_wrong_rendered_argument_fails_at_once(
 
 
 def test_publish_callable_value_error_is_retried(connection: Callable[..., str]) -> None:
-    """What a function of the DAG's author raises may be gone at the next try."""
+    """An error of a function of the DAG's author may be gone at the next try."""
     connection(service_url="pulsar://127.0.0.1:1")
 
     def rows() -> list[str]:

@@ -223,7 +223,7 @@ def test_cut_entries_of_concurrent_batches_are_joined() -> None:
 
 @pytest.mark.parametrize("entry", [2, 0])
 def test_cut_entries_forgotten_after_a_reset(entry: int) -> None:
-    """What was acknowledged is delivered only after the cursor was moved back; entry 2 was the last such one."""
+    """Deliver what was acknowledged, up to entry 2, which only a cursor that was moved back does."""
     both = {**FIVE, OTHER: FIVE[TOPIC]}
     cut = CutEntries([cut_note(both, marks={TOPIC: [7, 2], OTHER: [7, 2]})])
     assert not cut.is_known(received(b"x", entry))

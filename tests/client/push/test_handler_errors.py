@@ -1,4 +1,4 @@
-"""What an author's function raises: its failure, or the end of the program."""
+"""Exceptions of an author's function: its failure, or the end of the program."""
 
 from __future__ import annotations
 

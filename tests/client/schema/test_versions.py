@@ -95,6 +95,6 @@ def test_decoder_at_version_of_a_pair_separates_the_key() -> None:
     assert schema.separates_key and (found.key, found.value) == ({"a": 1}, {"a": 1, "b": 7})
 
 
-def test_decoder_at_version_without_writers_is_the_consumers_schema() -> None:
+def test_decoder_at_version_without_writers_is_plain() -> None:
     schema = StringSchema()
     assert VersionedDecoder(schema).at_version(b"\1") is schema

@@ -213,7 +213,7 @@ def test_cut_entries_of_dated_and_other_runs(
         consume(name, path, max_messages=4).execute(context)
         return texts(path)
 
-    # Scheduled runs, and those by assets or by hand, which have no logical date.
+    # Scheduled runs, and those by assets or manual ones, which have no logical date.
     got = [run(number) for number in range(7)]
     # Cleared, a run notes again what it held then.
     assert [run(number) for number in (4, 2, 6, 3)] == [got[4], got[2], got[6], got[3]]
