@@ -238,6 +238,8 @@ def _check_source(source: Mapping[str, str]) -> None:
     for name, instead in (("valueformat", "format"), ("mode", "mode"), ("columnnameofcorruptrecord", "corrupt_column")):
         if name in given:
             raise InvalidConfiguration(f"source must not decode values ({given[name]}): set value.{instead}")
+    if (name := "pushdownpredicate") in given:
+        raise InvalidConfiguration(f"source has no query's filter to apply ({given[name]}): a load reads all rows")
     ReadOptions.parse(source)
 
 

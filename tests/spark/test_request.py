@@ -69,6 +69,7 @@ def test_request_with_all_options() -> None:
         ({"source": {**SOURCE, "IncludeMetadata": "all"}}, "source must not choose columns"),
         ({"source": {**SOURCE, "valueFormat": "auto"}}, r"source must not decode values .* set value\.format"),
         ({"source": {**SOURCE, "Mode": "FAILFAST"}}, r"source must not decode values .* set value\.mode"),
+        ({"source": {**SOURCE, "pushDownPredicate": "true"}}, r"no query's filter to apply \(pushDownPredicate\)"),
         ({"value": {"format": "auto"}}, r"valueFormat=auto needs admin\.url"),
         ({"value": {"format": "auto", "schema": "a INT"}}, r"value\.schema is for json and avro"),
         ({"value": {"format": "json", "mode": "PERMISSIVE"}}, r"value\.mode needs value\.format auto"),

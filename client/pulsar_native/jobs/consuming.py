@@ -42,6 +42,10 @@ _SLICE_MS = 200
 # Limit of the wait for the broker to drop the consumer of an earlier try.
 _BUSY_SECONDS = 30.0
 ORDERED = ("exclusive", "failover")
+_NOT_STORED = (
+    "it stores no messages, so a batch of it has no end and cannot be delivered again; use a persistent topic, or "
+    "receive with client.subscribe()"
+)
 
 
 class OutputLost(JobRefused):
@@ -96,13 +100,12 @@ class ConsumeSettings:
     def __post_init__(self) -> None:
         from pulsar_native.topic import TopicName
 
-        for topic in [*self.topics, *self.retry_topics]:
+        for topic in self.topics:
             name = TopicName.parse(topic)
             if not name.is_persistent:
-                validation.refuse(
-                    f"topic {name.full} is not persistent: it stores no messages, so a batch of it has no end and "
-                    "cannot be delivered again; use a persistent topic, or receive with client.subscribe()"
-                )
+                validation.refuse(f"topic {name.full} is not persistent: {_NOT_STORED}")
+        if self.pattern is not None and self.pattern.pattern.startswith("non-persistent:"):
+            validation.refuse(f"topics of {self.pattern.pattern!r} are not persistent: {_NOT_STORED}")
 
     @property
     def retry_topics(self) -> list[str]:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import JobFailed, text_of
 from pulsar_native.jobs.json_values import encodable
 
 if TYPE_CHECKING:
     from pulsar_native import Client, Message, MessageId, Producer
+    from pulsar_native.topic import TopicName
 
 _HELD_BYTES = 8 * 1024 * 1024
 _CAUSE_LENGTH = 1000
@@ -23,7 +25,10 @@ _CAUSE_LENGTH = 1000
 
 @dataclass(frozen=True)
 class DeadLetterOptions:
-    """Topics of dead letters and retry letters; the defaults are `{topic}-{subscription}-DLQ` and `…-RETRY`."""
+    """Topics of dead letters and retry letters; the defaults are `{topic}-{subscription}-DLQ` and `…-RETRY`.
+
+    Topics that are not persistent raise ValueError.
+    """
 
     subscription: str
     dead_letter_topic: str | None = None
@@ -31,6 +36,11 @@ class DeadLetterOptions:
     max_redeliver_count: int = 16
     retry_delay_seconds: float = 60
     initial_subscription_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            if (topic := getattr(self, name)) is not None:
+                check_persistent(name, topic)
 
     def dead_topic(self, topic: str) -> str:
         """Return the dead-letter topic of a topic."""
@@ -47,10 +57,23 @@ class DeadLetterOptions:
         return list(dict.fromkeys(self.retry_topic(topic) for topic in topics))
 
 
+def check_persistent(name: str, topic: str) -> None:
+    """Raise ValueError for a topic of letters, the value of option `name`, that is not persistent."""
+    if not _parsed(topic).is_persistent:
+        validation.refuse(
+            f"{name}={topic!r} is not persistent: a message is acknowledged once it is sent there, and would be lost; "
+            "use a persistent topic"
+        )
+
+
 def _base(topic: str) -> str:
+    return _parsed(topic).base.full
+
+
+def _parsed(topic: str) -> TopicName:
     from pulsar_native.topic import TopicName
 
-    return TopicName.parse(topic).base.full
+    return TopicName.parse(topic)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import is_generator
 from pulsar_native.jobs.batch import metadata_of
 from pulsar_native.jobs.codecs import WriterSchema, decode
-from pulsar_native.jobs.dead_letters import DeadLetterOptions, copied_options, dead_letter_properties
+from pulsar_native.jobs.dead_letters import DeadLetterOptions, check_persistent, copied_options, dead_letter_properties
 from pulsar_native.jobs.failures import explain, reason_of
 from pulsar_native.jobs.matched_value import matched_value
 from pulsar_native.jobs.matching import MessageMatch
@@ -95,7 +95,7 @@ class StreamOptions:
         _whole("receiver_queue_size", self.receiver_queue_size, 1, maximum=10_000)
         _whole("max_redeliver_count", self.max_redeliver_count, 0)
         if self.dead_letter_topic is not None:
-            validation.text("dead_letter_topic", self.dead_letter_topic)
+            check_persistent("dead_letter_topic", validation.text("dead_letter_topic", self.dead_letter_topic))
 
     @property
     def dead_letters(self) -> DeadLetterOptions:

@@ -18,7 +18,6 @@ from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
 from pulsar_native.jobs import consuming
 from pulsar_native.jobs.batch import BatchLimits
 from pulsar_native.jobs.consuming import BatchElsewhere, ConsumeCallbacks, ConsumeJob, ConsumeSettings, OutputLost
-from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
@@ -233,12 +232,11 @@ def test_unknown_topic_raises_with_hint(client: Client, topic: NewTopic, hint: s
     assert failed["error"].startswith("TopicNotFound: there is no topic") and failed["topic"] == [name]
 
 
-@pytest.mark.parametrize("retry", [False, True])
-def test_settings_non_persistent_topic_refused(retry: bool) -> None:
+@pytest.mark.parametrize("pattern", [False, True], ids=["topic", "pattern"])
+def test_settings_non_persistent_topic_refused(pattern: bool) -> None:
     name = "non-persistent://public/default/t"
-    letters = DeadLetterOptions("sub", retry_letter_topic=name if retry else None)
-    with pytest.raises(ValueError, match=f"topic {name} is not persistent: .*; use a persistent topic"):
-        ConsumeSettings(["t" if retry else name], "sub", {}, dead_letters=letters, reads_retry_letters=retry)
+    with pytest.raises(ValueError, match=f"{name}'? (is|are) not persistent: .*; use a persistent topic"):
+        ConsumeSettings([] if pattern else [name], "sub", {}, pattern=re.compile(name) if pattern else None)
 
 
 @pytest.mark.parametrize("allowed", [False, True])

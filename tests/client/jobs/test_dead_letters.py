@@ -90,6 +90,13 @@ def test_topics_given_replace_the_default() -> None:
     assert options.retry_topics(["a", "b"]) == ["again"]
 
 
+@pytest.mark.parametrize("name", ["dead_letter_topic", "retry_letter_topic"])
+def test_topics_not_persistent_are_refused(name: str) -> None:
+    topic = "non-persistent://public/default/t"
+    with pytest.raises(ValueError, match=f"{name}='{topic}' is not persistent: .*; use a persistent topic"):
+        DeadLetterOptions("s", **{name: topic})  # type: ignore[arg-type]
+
+
 # ---- content ---------------------------------------------------------------------------------------------------------
 
 

@@ -557,6 +557,7 @@ async def test_stream_renews_deliveries_of_the_same_message(client: Client, brok
         ({"receiver_queue_size": 1.5}, "receiver_queue_size must be a whole number, not 1.5"),
         ({"max_redeliver_count": 1.5}, "max_redeliver_count must be a whole number, not 1.5"),
         ({"dead_letter_topic": ""}, "dead_letter_topic must be a text"),
+        ({"dead_letter_topic": "non-persistent://a/b/c"}, "dead_letter_topic='non-.*/c' is not persistent"),
     ],
 )
 def test_options_wrong_raise(options: dict[str, Any], words: str) -> None:
