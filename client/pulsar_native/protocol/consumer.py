@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from heapq import merge
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -49,6 +50,19 @@ Slice = tuple[ReceivedEntry, Sequence[int]]
 
 def _place_of(message: Message) -> tuple[int, int, int]:
     return message.entry.ledger_id, message.entry.entry_id, message.batch_index
+
+
+def _run_of(messages: Iterable[Message]) -> list[Message]:
+    """Return the first messages as far as they are of one entry, in its order.
+
+    Those that several receivers of a shared subscription put back may be in another.
+    """
+    run: list[Message] = []
+    for message in messages:
+        if run and (message.entry is not run[0].entry or message.batch_index <= run[-1].batch_index):
+            break
+        run.append(message)
+    return run
 
 
 class Decoding(Protocol):
@@ -418,7 +432,7 @@ class ConsumerCore:
         messages = self._messages
         if messages:
             entry: Any = messages[0].entry
-            run = list(takewhile(lambda message: message.entry is entry, messages))
+            run = _run_of(messages)
             indexes: Sequence[int] = [max(0, message.batch_index) for message in run]
             sizes = [] if budget is None else list(map(len, run))
         elif self._begin_slice():
@@ -478,12 +492,13 @@ class ConsumerCore:
         """Put messages back at the head of the queue: the application did not receive them."""
         self._open_cut()
         waiting = self._all_messages
-        before: list[Message] = []
+        others: list[Message] = []
         if messages and not self._redelivers_entries:
-            # Another receiver may have put earlier ones back: the order stays, and a reader's position is before both.
-            while waiting and _place_of(waiting[0]) < _place_of(messages[0]):
-                before.append(waiting.popleft())
-        waiting.extendleft(reversed([*before, *messages]))
+            # Another receiver, that took turns with this one, may have put its own back: the order stays, and a
+            # reader's position is before both.
+            while waiting and _place_of(waiting[0]) < _place_of(messages[-1]):
+                others.append(waiting.popleft())
+        waiting.extendleft(reversed(list(merge(others, messages, key=_place_of))))
         self.permits.to_return -= len(messages)
         if messages:
             self._position.put_back(waiting[0])

@@ -485,6 +485,24 @@ def test_put_back_by_several_receivers_keeps_order(order: tuple[int, ...]) -> No
     assert values(core) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("rows", [2, 100])
+@pytest.mark.parametrize("shared", [False, True], ids=["ordered", "shared"])
+@pytest.mark.parametrize("last", [0, 1], ids=["first-last", "second-last"])
+def test_put_back_by_receivers_in_turns(last: int, shared: bool, rows: int) -> None:
+    core, _ = attached(redelivers_entries=shared)
+    core.append(command(0), batch(0, 6))
+    taken = [message for _ in range(5) if (message := core.dequeue()) is not None]
+    receivers = [taken[0::2], taken[1::2]]
+    core.put_back(receivers[1 - last])
+    core.put_back(receivers[last])
+    found: list[int] = []
+    while (taken_slice := core.dequeue_slice(BatchBudget(rows, 1 << 20))) is not None:
+        indexes = list(taken_slice[1])
+        assert indexes == sorted(indexes)
+        found += indexes
+    assert sorted(found) == list(range(6)) and (shared or found == sorted(found))
+
+
 @pytest.mark.parametrize("ahead", [None, 0, 2, 100])
 def test_next_size_is_of_the_message_dequeued_next(ahead: int | None) -> None:
     core, _ = attached(100)
