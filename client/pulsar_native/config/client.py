@@ -67,8 +67,8 @@ class ClientConfig(Config):
     :param listener_name: name of the advertised listener whose broker addresses are looked up (PIP-61). Default None.
     :param connections_per_broker: number of connections to each broker, between which producers and consumers are
         distributed. Default 1; with 0 each of them has its own.
-    :param keep_alive_interval_seconds: seconds between two PINGs; a connection without any answer during one interval
-        is closed. Default 30; 0 or less switches it off.
+    :param keep_alive_interval_seconds: seconds between two PINGs; a connection on which nothing was received during
+        one interval is closed. Default 30; 0 or less switches it off.
     :param max_lookup_redirects: number of redirects followed in one lookup, then `LookupError` is raised. Default 20.
     :param max_lookup_requests: number of lookups at a time plus those that wait for their turn; one more raises
         `TooManyLookupRequestException`. Default 50000, at least 1.

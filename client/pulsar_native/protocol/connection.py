@@ -86,7 +86,8 @@ class ConnectionCore:
         self.outgoing: list[bytes] = []
         self._keep_alive = keep_alive
         self._request_timeout = request_timeout
-        self._ping_unanswered = False
+        # True from a PING until bytes are received.
+        self._is_silent = False
         self._decoder = FrameDecoder(cut_messages=_impl.cut_messages)
         # By request id: deadline, time-out in seconds, sink.
         self._requests: dict[int, tuple[float, float, Any]] = {}
@@ -162,13 +163,14 @@ class ConnectionCore:
     # --- keep-alive -----------------------------------------------------------------------------------------------
 
     def keep_alive_due(self) -> bool:
-        """Send a PING; return False when the previous one has no PONG and the connection must be closed.
+        """Send a PING; return False when nothing has come since the previous one and the connection must be closed.
 
-        Called every keep-alive interval, so that a dead peer is detected after at most two of them.
+        Called every keep-alive interval, so that a dead peer is detected after at most two of them. On a slow link a
+        PONG may wait behind messages for longer: any bytes show that the peer lives.
         """
-        if self._ping_unanswered:
+        if self._is_silent:
             return False
-        self._ping_unanswered = True
+        self._is_silent = True
         self.outgoing.append(commands.PING)
         return True
 
@@ -178,6 +180,7 @@ class ConnectionCore:
         """Parse bytes of the stream and return their events; raises `ProtocolViolation` on malformed input."""
         if self.phase is Phase.CLOSED:
             raise AlreadyClosed("The connection is closed", broker=self.broker)
+        self._is_silent = False
         events: list[Event] = []
         frames = self._decoder.receive(data)
         position = 0
@@ -289,7 +292,7 @@ class ConnectionCore:
         self.outgoing.append(commands.PONG)
 
     def _on_pong(self, _frame: Frame) -> None:
-        self._ping_unanswered = False
+        """Do nothing: its bytes were what mattered."""
 
     def _on_challenge(self, _frame: Frame) -> Event:
         return AuthChallenged()
