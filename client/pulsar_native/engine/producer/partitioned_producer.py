@@ -110,8 +110,9 @@ class TopicProducer:
             if not self._lazy:
                 await gather_settled(child.open(deadline) for child in others)
         except BaseException:
+            # Together, as a broker that does not answer is waited for.
+            await gather(close(child) for child in self.children)
             for child in self.children:
-                await close(child)
                 child.abandon()
             self._stop_tasks()
             raise

@@ -22,7 +22,7 @@ from pulsar_native.exceptions import ProducerBusy
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, failure, receipt, swallow
+from support.fake_broker import FakeBroker, Peer, failure, receipt, success, swallow
 from support.until import until
 
 Cores = Callable[..., ClientCore]
@@ -63,22 +63,40 @@ async def test_generated_name_is_shared_by_partitions(fake: FakeBroker, cores: C
     assert sorted(others) == [(1, producer.name), (2, producer.name)]
 
 
-async def test_creation_failure_closes_all_partitions(fake: FakeBroker, cores: Cores) -> None:
+def refuse_last(fake: FakeBroker) -> None:
+    """Make a topic of three partitions, of which the last one refuses producers."""
     create = fake.answers[Kind.PRODUCER]
 
-    def refuse_last(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+    def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         if command.producer.topic.endswith("-2"):
             return [failure(command.producer.request_id, pb.ProducerBusy)]
         return create(peer, command)
 
     fake.partitions[TOPIC] = 3
-    fake.answers[Kind.PRODUCER] = refuse_last
+    fake.answers[Kind.PRODUCER] = answer
+
+
+async def test_creation_failure_closes_all_partitions(fake: FakeBroker, cores: Cores) -> None:
+    refuse_last(fake)
     core = cores(fake.url)
     with pytest.raises(ProducerBusy):
         await producer_of(core)
     asked = {seen.command.producer.topic: seen.command.producer.producer_id for seen in fake.seen(Kind.PRODUCER)}
     closed = {seen.command.close_producer.producer_id for seen in fake.wait(Kind.CLOSE_PRODUCER, 2)}
     assert closed == {asked[f"{TOPIC}-partition-0"], asked[f"{TOPIC}-partition-1"]} and not core.producers
+
+
+async def test_creation_failure_waits_for_closing_once(fake: FakeBroker, cores: Cores) -> None:
+    refuse_last(fake)
+    fake.answers[Kind.CLOSE_PRODUCER] = swallow
+    creation = asyncio.create_task(producer_of(cores(fake.url, operation_timeout_seconds=60)))
+    # One after another, the second would come when the first has timed out.
+    closing = await asyncio.to_thread(fake.wait, Kind.CLOSE_PRODUCER, 2)
+    assert not creation.done()
+    for seen in closing:
+        seen.peer.send(success(seen.command.close_producer.request_id))
+    with pytest.raises(ProducerBusy):
+        await creation
 
 
 async def test_key_chooses_one_partition(fake: FakeBroker, cores: Cores) -> None:
