@@ -18,7 +18,7 @@ from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
 from pulsar_native.enums import SubscriptionMode
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import PulsarException, Timeout
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -27,7 +27,10 @@ _Counts = pb.CommandConsumerStatsResponse
 
 
 async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
-    """Delete the subscription at the broker and close; on failure, or when cancelled, the consumer goes on."""
+    """Delete the subscription at the broker and close; on failure, or when cancelled, the consumer goes on.
+
+    Without an answer the broker may have deleted it: the consumer subscribes again then.
+    """
     limit = consumer.client.config.operation_timeout_seconds
     router = consumer.dead_letter_router
     connection = await consumer.ready(limit)
@@ -40,8 +43,10 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
         await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
-    except BaseException:
+    except BaseException as error:
         _undo_closing(consumer, connection)
+        if not isinstance(error, PulsarException) or isinstance(error, Timeout):
+            consumer.engine.spawn(_attach_again(consumer, connection))
         raise
     connection.remove_consumer(consumer.consumer_id)
     if router is not None:
@@ -60,6 +65,12 @@ def _undo_closing(consumer: PartitionConsumer, connection: Connection) -> None:
     if consumer.connection is None:
         # Connection lost meanwhile: a consumer that is about to close was not reconnected.
         consumer.reconnect()
+
+
+async def _attach_again(consumer: PartitionConsumer, connection: Connection) -> None:
+    if consumer.state is State.READY and connection is consumer.connection:
+        with contextlib.suppress(PulsarException):
+            await consumer.reattach(connection)
 
 
 async def close(consumer: PartitionConsumer, timeout: float | None = None, *, counted: bool = False) -> ConsumerClose:

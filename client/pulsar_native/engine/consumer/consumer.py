@@ -177,7 +177,7 @@ class PartitionConsumer(Handler):
             is_active=lambda: self.is_active,
             write_outgoing=self.write_outgoing,
             look_again=self.look_again,
-            reattach=self._reattach if self._durable else None,
+            reattach=self.reattach if self._durable else None,
         )
         self._unacked = self.acks.unacked
 
@@ -301,7 +301,7 @@ class PartitionConsumer(Handler):
             self.is_active = None
             self.acks.detached()
 
-    async def _reattach(self, connection: Connection) -> None:
+    async def reattach(self, connection: Connection) -> None:
         """Close the consumer at the broker and attach again: what is unacknowledged is redelivered."""
         request_id = self.client.next_request_id()
         try:

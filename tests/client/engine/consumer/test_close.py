@@ -15,7 +15,7 @@ from pulsar_native.engine.consumer.close import close, close_inline, unsubscribe
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
 from pulsar_native.enums import SubscriptionMode
-from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException
+from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -287,17 +287,24 @@ async def test_unsubscribe_closed_by_broker_reconnects(fake: FakeBroker, cores: 
     assert len(fake.seen(Kind.SUBSCRIBE)) == 2
 
 
-async def test_unsubscribe_cancelled_keeps_attachment(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+@pytest.mark.parametrize("cancelled", [False, True], ids=["late", "cancelled"])
+async def test_unsubscribe_unanswered_subscribes_again(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, cancelled: bool
+) -> None:
     fake.answers[Kind.UNSUBSCRIBE] = swallow
-    child = await partition(cores(fake.url), subscribed)
+    child = await partition(cores(fake.url, operation_timeout_seconds=20 if cancelled else 0.2), subscribed)
     asking = asyncio.create_task(unsubscribe(child, force=False))
     await asyncio.to_thread(fake.wait, Kind.UNSUBSCRIBE)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    if cancelled:
+        asking.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else Timeout):
         await asking
-    assert child.state is State.READY and child.is_connected
+    # The broker may have closed the consumer with its subscription.
+    await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 2)
+    await until(lambda: child.is_connected)
+    assert child.state is State.READY and goodbye(fake) == [Kind.UNSUBSCRIBE, Kind.CLOSE_CONSUMER]
     await close(child)
-    assert goodbye(fake) == [Kind.UNSUBSCRIBE, Kind.CLOSE_CONSUMER]
+    assert goodbye(fake) == [Kind.UNSUBSCRIBE, Kind.CLOSE_CONSUMER, Kind.CLOSE_CONSUMER]
 
 
 async def test_unsubscribe_refused_after_close_detaches(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
