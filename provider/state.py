@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+def cycle_of(context: Context, retries: int | None) -> dict[str, Any]:
+    """Return what the tries of a task have in common until it is cleared, with its option `retries`.
+
+    Clearing sets the limit of tries to those made and `retries` more, a retry does not change it. Where `retries` was
+    lowered in between, clearing may leave the limit as it was: it counts as cleared when `retries` has changed.
+    """
+    return {"max_tries": context["ti"].max_tries, "retries": retries}
+
+
 class TaskState:
     """JSON values of a task instance, kept over its tries and clearing. Blocks for Airflow's answer."""
 

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_pulsar.arguments import expanded_names
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
-from airflow_provider_pulsar.state import TaskState
+from airflow_provider_pulsar.state import TaskState, cycle_of
 from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
                 topic = TopicName.parse(topic).with_partition(target.partition()).full
         found = {"topic": topic, "subscription": self.subscription, "position": str(target)}
         state = TaskState(context, "cursor_reset")
-        done = _done({**found, "excluded": self.excluded}, context)
+        done = {**found, "excluded": self.excluded, "done": cycle_of(context, self.retries)}
         if state.get() == done:
             self.log.info(_DONE_BEFORE, self._action())
             return found
@@ -340,7 +340,7 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         found = {"subscription": self.subscription, "skipped": skipped}
         state = TaskState(context, "skip_request")
         request = {"topic": self.topic, "subscription": self.subscription, "count": skipped}
-        done = _done(request, context)
+        done = {**request, "done": cycle_of(context, self.retries)}
         noted = state.get() or {}
         if noted == done:
             self.log.info(_DONE_BEFORE, self._action())
@@ -604,11 +604,6 @@ def _position_after(stats: Mapping[str, Any], at: list[int], count: int) -> list
         if there:
             position, count = [ledger, first + there - 1], count - there
     return position
-
-
-def _done(request: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Return the note of a request that is done. Clearing a task raises its limit of tries, a retry does not."""
-    return {**request, "done": context["ti"].max_tries}
 
 
 def _may_have_been_executed(error: PulsarException) -> bool:

@@ -9,7 +9,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
-from airflow_provider_pulsar.state import TaskState
+from airflow_provider_pulsar.state import TaskState, cycle_of
 from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 
@@ -93,13 +93,13 @@ class MessageSensor(WatchingSensor):
     # ---- acknowledgement ---------------------------------------------------------------------------------------------
 
     def restore(self, context: Context) -> None:
-        """Read what an earlier try has noted; clearing a task raises its limit of tries, a retry does not."""
+        """Read what an earlier try has noted, unless the task was cleared since."""
         noted = TaskState(context, _STATE).get() if self.acknowledge else None
         is_own = noted is not None and noted["wanted"] == self._wanted(context)
         self._noted = noted["found"] if noted is not None and is_own else None
 
     def _wanted(self, context: Context) -> dict[str, Any]:
-        return {"topic": self.topic, "subscription": self.subscription, "max_tries": context["ti"].max_tries}
+        return {"topic": self.topic, "subscription": self.subscription, **cycle_of(context, self.retries)}
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once, and acknowledge the message. Raises permanent errors only."""

@@ -56,16 +56,17 @@ def backlog(admin: AdminClient, topic: str) -> int:
     return admin.stats(topic, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"]
 
 
-def tries(admin: AdminClient, client: Client, topic: str, operator: type[Any], **options: Any) -> Callable[[int], int]:
-    """Publish 4 messages, and return a function that runs a try of a task, with its limit of tries, and returns how
-    many messages are left then.
+def tries(admin: AdminClient, client: Client, topic: str, operator: type[Any], **options: Any) -> Callable[..., int]:
+    """Publish 4 messages, and return a function that runs a try of a task, with its limit of tries and its `retries`,
+    and returns how many messages are left then.
     """
     store = StateStore()
     client.subscribe(topic, "s").close()
     publish(client, topic, 4)
 
-    def left_after(max_tries: int) -> int:
-        run(operator, context_of(store=store, max_tries=max_tries), topic=topic, subscription="s", **options)
+    def left_after(max_tries: int, retries: int = 0) -> int:
+        context = context_of(store=store, max_tries=max_tries)
+        run(operator, context, topic=topic, subscription="s", retries=retries, **options)
         return backlog(admin, topic)
 
     return left_after
@@ -222,6 +223,12 @@ def test_reset_cursor_done_retry_changes_nothing(
     admin.clear_backlog(name, "s")
     publish(client, name, 1)
     assert (after_first, left_after(1), left_after(3)) == left
+
+
+def test_skip_messages_cleared_with_fewer_retries_skips(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    left_after = tries(admin, client, topic(), PulsarSkipMessagesOperator, count=1)
+    # Cleared after one try: its limit is that try and `retries` more.
+    assert (left_after(1, retries=1), left_after(1, retries=0)) == (3, 2)
 
 
 @pytest.mark.proves("A26")
