@@ -247,6 +247,11 @@ class EventPublisher:
         producer = self._producers.pop(topic, None)
         if producer is not None:
             producer.close()
+        if not self._producers and not _is_in_task():
+            # The connection may be corrected until then: a hook reads it once.
+            client, self._client, self._hook = self._client, None, None
+            if client is not None:
+                client.close()
         self._drop(topic, f"{type(error).__name__}: {error}; the next try is in {seconds:g} s")
 
     def _drop(self, topic: str, reason: str | None) -> None:

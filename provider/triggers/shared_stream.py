@@ -13,7 +13,8 @@ import asyncio
 import importlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -31,6 +32,9 @@ from airflow_provider_pulsar.triggers.msg_queue import (
 from pulsar_native.jobs.failures import explain
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate
+
+if TYPE_CHECKING:
+    from pulsar_native.asyncio import Client
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +66,8 @@ class PulsarStreamProducer(SharedStreamProducer):
 
     async def _opened(self) -> MatchingStream:
         arguments = self._arguments
-        hook = PulsarHook(arguments.get("pulsar_conn_id", "pulsar_default"))
+        conn_id = arguments.get("pulsar_conn_id", "pulsar_default")
+        hook = PulsarHook(conn_id)
         await hook.aclient_config()
         # Airflow's variables are read by a blocking call, which the loop of a triggerer refuses.
         deployment = "" if arguments.get("subscription") else await asyncio.to_thread(_deployment, hook)
@@ -76,7 +81,7 @@ class PulsarStreamProducer(SharedStreamProducer):
         path = arguments.get("match_function")
         predicate = None if path is None else await asyncio.to_thread(_function, path)
         return MatchingStream(
-            *(hook.get_async_client, options, log, MessageMatch(arguments.get("match"))),
+            *(partial(_client, conn_id), options, log, MessageMatch(arguments.get("match"))),
             predicate=predicate,
             redact=redacted,
         )
@@ -107,6 +112,11 @@ class PulsarStreamProducer(SharedStreamProducer):
         """Close the connection; unacknowledged messages go to the next consumer of the subscription."""
         if self._stream is not None:
             await self._stream.aclose()
+
+
+async def _client(conn_id: str) -> Client:
+    """Return a client of the connection as it is now: a hook reads it once."""
+    return await PulsarHook(conn_id).get_async_client()
 
 
 def _deployment(hook: PulsarHook) -> str:

@@ -172,6 +172,23 @@ def test_broker_down_neither_waits_nor_raises(
     assert "is lost" in caplog.text or "may be lost" in caplog.text
 
 
+def test_corrected_connection_is_taken_up(
+    configure: Configure, connection: Callable[..., str], broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    name = topic()
+    admin.create_topic(name)
+    options = {"pulsar_conn_id": "events_corrected", "topic_check_timeout": 0.5, "topic_check_retry_interval": 0}
+    connection("events_corrected", service_url="pulsar://127.0.0.1:1")
+    listener, _ = configure(dag_run_events_enabled=True, dagrun_topic=name, **options)
+    listener.on_dag_run_running(dag_run=RUN, msg="")
+    publisher = listener._sender._publisher
+    assert publisher.flush(20) and publisher._dropped == 1
+    connection("events_corrected", service_url=broker.service_url)
+    listener.on_dag_run_success(dag_run=RUN, msg="")
+    assert publisher.flush(20)
+    assert [json.loads(each.data())["event"] for each in read_all(broker, name)] == ["dag_run.success"]
+
+
 @pytest.mark.usefixtures("pulsar_conn")
 def test_failed_event_any_error_text_is_published(
     configure: Configure, broker: Broker, topic: NewTopic, admin: AdminClient

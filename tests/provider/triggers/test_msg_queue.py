@@ -503,6 +503,19 @@ async def test_trigger_waits_for_its_connection(
         await until(lambda: events)
 
 
+async def test_trigger_takes_up_corrected_connection(
+    client: Client, connection: Callable[..., str], broker: Broker, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    publish(client, name, [b"1"])
+    wrong = connection("corrected", service_url="pulsar://127.0.0.1:1", operation_timeout_seconds=1)
+    async with triggerer() as airflow:
+        events = airflow.run(watching(name, pulsar_conn_id=wrong))
+        await until(lambda: "127.0.0.1:1" in caplog.text)
+        connection("corrected", service_url=broker.service_url)
+        await until(lambda: events)
+
+
 async def test_trigger_run_alone_acknowledges_the_one_before(client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     publish(client, name, [b"1", b"2"])
