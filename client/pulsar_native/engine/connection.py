@@ -576,13 +576,13 @@ class Connection:
             if timer is not None:
                 timer.cancel()
         if was_handshake:
-            self._fail_handshake(
-                ConnectError(
-                    f"The handshake failed: {reason} (is this the broker's binary port, and does TLS match the URL's "
-                    "scheme?)",
-                    broker=self.broker,
-                )
+            # With TLS 1.3 a client learns that its certificate was refused after its own part of the handshake.
+            hint = (
+                "does the broker accept the client's certificate, or ask for one, and is this its TLS port?"
+                if self._is_tls
+                else "is this the broker's binary port, and does TLS match the URL's scheme?"
             )
+            self._fail_handshake(ConnectError(f"The handshake failed: {reason} ({hint})", broker=self.broker))
         for event in answered:
             self._dispatch(event)
         handlers: list[ProducerHandler | ConsumerHandler | TopicListHandler | CoordinatorHandler] = [

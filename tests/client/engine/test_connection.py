@@ -196,14 +196,22 @@ async def test_credentials_refused_ends_immediately(fake: FakeBroker, cores: Cor
 
 
 @pytest.mark.asyncio
-async def test_handshake_peer_hangs_up_hint(fake: FakeBroker, cores: Cores) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [("fake", "binary port, and does TLS match"), ("tls_fake", "accept the client's certificate, or ask for one")],
+    ids=["plain", "tls"],
+)
+async def test_handshake_peer_hangs_up_hint(
+    kind: str, hint: str, request: pytest.FixtureRequest, certificates: Certificates, cores: Cores
+) -> None:
     def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
         peer.close()
         return ()
 
+    fake: FakeBroker = request.getfixturevalue(kind)
     fake.answers[Kind.CONNECT] = hang_up
-    with pytest.raises(ConnectError, match=r"handshake failed.*binary port"):
-        await connect(cores(fake.url), fake)
+    with pytest.raises(ConnectError, match=f"The handshake failed: .*{hint}"):
+        await connect(cores(fake.url, tls_trust_certs_file_path=str(certificates.authority)), fake)
 
 
 @pytest.mark.asyncio
