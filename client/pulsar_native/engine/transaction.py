@@ -455,6 +455,12 @@ def _retrieved(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
+async def _abort(beginning: asyncio.Task[TransactionWork]) -> None:
+    """Abort a transaction that nobody has, once it has begun."""
+    with contextlib.suppress(PulsarException):
+        await (await beginning).abort_if_open()
+
+
 def _ignore(_error: PulsarException | None) -> None:
     """Ignore the outcome: each message has its own."""
 
@@ -470,7 +476,15 @@ class Transactions:
         self._open: dict[TxnId, TransactionWork] = {}
 
     async def begin(self, timeout: float) -> TransactionWork:
-        """Begin a transaction that the broker aborts after `timeout` seconds."""
+        """Begin a transaction that the broker aborts after `timeout` seconds; cancelled, it is aborted at once."""
+        beginning = self._client.engine.spawn(self._begin(timeout))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            self._client.engine.spawn(_abort(beginning))
+            raise
+
+    async def _begin(self, timeout: float) -> TransactionWork:
         limit = self._client.deadline()
         coordinator = await self._next_coordinator(limit)
         # The clock starts before the request: so the time-out ends here before it does at the broker.

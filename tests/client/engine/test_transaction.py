@@ -209,6 +209,20 @@ async def test_time_out_fails_messages_without_receipt(fake: FakeBroker, cores: 
     assert producer.is_connected and producer.last_sequence_id == -1
 
 
+async def test_begin_cancelled_is_aborted(fake: FakeBroker, cores: Cores) -> None:
+    Coordinators(fake)
+    answer = fake.answers[Kind.NEW_TXN]
+    fake.answers[Kind.NEW_TXN] = swallow
+    beginning = asyncio.create_task(cores(fake.url).new_transaction(60))
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.NEW_TXN)
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    seen.peer.send(*answer(seen.peer, seen.command))
+    await asyncio.to_thread(fake.wait, Kind.END_TXN)
+    assert actions(fake) == [1]
+
+
 async def test_client_close_aborts_what_is_open(fake: FakeBroker, cores: Cores) -> None:
     Coordinators(fake)
     core = cores(fake.url)
