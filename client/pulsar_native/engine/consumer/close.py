@@ -37,8 +37,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     if router is not None:
         # Closed only when the subscription is deleted: a rejected consumer goes on to use it.
         await router.drain(limit)
-    consumer.state = State.CLOSING
-    _send_acks(consumer)
+    _stop_acknowledging(consumer)
     request_id = consumer.client.next_request_id()
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
@@ -86,20 +85,27 @@ async def close(consumer: PartitionConsumer, timeout: float | None = None, *, co
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: reconnecting sends acknowledgements, too.
     before = consumer.acks.sent
-    if timeout is not None and consumer.connection is None and consumer.acks.unsent():
-        with contextlib.suppress(PulsarException):
-            await consumer.ready(timeout)
-    await _close_dead_letter_router(consumer, max(0.0, deadline - loop.time()))
-    consumer.state = State.CLOSING
-    _send_acks(consumer)
-    connection = consumer.connection
-    counts = None
-    if connection is not None and connection.is_open:
-        counts = await _say_goodbye(consumer, connection, deadline, counted)
-        connection.remove_consumer(consumer.consumer_id)
-    report = _with_counts(_report(consumer, consumer.acks.sent - before), counts)
-    consumer.abandon()
-    return report
+    try:
+        if timeout is not None and consumer.connection is None and consumer.acks.unsent():
+            with contextlib.suppress(PulsarException):
+                await consumer.ready(timeout)
+        await _close_dead_letter_router(consumer, max(0.0, deadline - loop.time()))
+        _stop_acknowledging(consumer)
+        connection = consumer.connection
+        counts = None
+        if connection is not None and connection.is_open:
+            counts = await _say_goodbye(consumer, connection, deadline, counted)
+        return _with_counts(_report(consumer, consumer.acks.sent - before), counts)
+    finally:
+        # When it is cancelled, too: of several partitions, others may be closed already.
+        connection = consumer.connection
+        if consumer.state in (State.CONNECTING, State.READY):
+            _stop_acknowledging(consumer)
+            if connection is not None:
+                connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
+        if connection is not None:
+            connection.remove_consumer(consumer.consumer_id)
+        consumer.abandon()
 
 
 async def _say_goodbye(
@@ -111,6 +117,11 @@ async def _say_goodbye(
     left = max(0.0, deadline - consumer.engine.loop.time())
     futures.append(connection.begin_request(ids[-1], frames, timeout=left))
     return await _answered(connection, ids, futures)
+
+
+def _stop_acknowledging(consumer: PartitionConsumer) -> None:
+    consumer.state = State.CLOSING
+    _send_acks(consumer)
 
 
 def _send_acks(consumer: PartitionConsumer) -> None:

@@ -45,12 +45,16 @@ async def close(producer: PartitionProducer, timeout: float | None = None) -> Pr
     if connection is not None and connection.is_open:
         request_id = producer.client.next_request_id()
         frame = commands.close_producer(producer.core.producer_id, request_id)
-        # If that fails, the broker drops the producer with the connection.
-        with contextlib.suppress(PulsarException):
-            left = max(0.0, deadline - producer.engine.loop.time())
-            await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
-        connection.remove_producer(producer.core.producer_id)
-    producer.abandon()
+        try:
+            # If that fails, the broker drops the producer with the connection.
+            with contextlib.suppress(PulsarException):
+                left = max(0.0, deadline - producer.engine.loop.time())
+                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
+        finally:
+            connection.remove_producer(producer.core.producer_id)
+            producer.abandon()
+    else:
+        producer.abandon()
     return report
 
 

@@ -213,6 +213,45 @@ async def test_close_during_another_asks_only_once(fake: FakeBroker, cores: Core
     assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
 
 
+@pytest.mark.parametrize("waits_for", ["answer", "letters"])
+async def test_close_cancelled_ends_consumer(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, waits_for: str
+) -> None:
+    fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    consumer = await subscribed(cores(fake.url), **LATE_ACKS)
+    (child,) = consumer.children
+    child.acknowledge([ENTRY])
+    reached = asyncio.Event()
+    if waits_for == "letters":
+
+        class Letters:
+            """Dead letters that are never confirmed."""
+
+            async def close(self, _seconds: float) -> None:
+                reached.set()
+                await asyncio.Event().wait()
+
+            def abandon(self) -> None: ...
+
+        child.dead_letter_router = Letters()
+    arrived = asyncio.Event()
+    consumer.on_ready = arrived.set
+    closing = asyncio.ensure_future(consumer.close())
+    if waits_for == "letters":
+        await asyncio.wait_for(reached.wait(), 5)
+    else:
+        await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    connection = child.connection
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    assert goodbye(fake) == [Kind.ACK, Kind.CLOSE_CONSUMER] and child.state is State.CLOSED
+    assert connection is not None and not connection.has_consumer(child.consumer_id)
+    # A receiver that waits is woken.
+    assert consumer.is_closed and arrived.is_set()
+
+
 async def test_close_refuses_fast_acks_from_its_start(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.CLOSE_CONSUMER] = swallow
     child = await partition(cores(fake.url), subscribed, acknowledgment_group_time_ms=1000)
