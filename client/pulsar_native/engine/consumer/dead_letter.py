@@ -252,6 +252,12 @@ class DeadLetterRouter:
     async def _replace(
         self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
     ) -> None:
+        # When it is cancelled, too: the copy may have been stored.
+        await self._context.engine.shield(self._replace_whole(message, copying, acknowledge))
+
+    async def _replace_whole(
+        self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
+    ) -> None:
         context = self._context
         try:
             context.check_usable()

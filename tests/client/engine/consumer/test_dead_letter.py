@@ -282,3 +282,20 @@ async def test_dead_letter_give_up_immediately(fake: FakeBroker, cores: Cores, s
     with pytest.raises(PulsarException):
         await consumer.give_up(messages)
     await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+
+
+@pytest.mark.asyncio
+async def test_reconsume_later_cancelled_ends(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), **SHARED, enable_retry=True)
+    fake.answers[Kind.SEND] = swallow
+    fake.peers[-1].send(delivery(consumer.children[0].consumer_id, single_entry(b"x"), 7))
+    messages = await take(consumer)
+    replacing = asyncio.create_task(consumer.reconsume_later(messages, 0, None))
+    (sent,) = await asyncio.to_thread(fake.wait, Kind.SEND)
+    replacing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await replacing
+    # The copy is stored: the original must not come again.
+    sent.peer.send(receipt(sent.command.send, 0))
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 7)] and not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
