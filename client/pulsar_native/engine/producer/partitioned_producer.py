@@ -144,8 +144,7 @@ class TopicProducer:
             if not self._lazy:
                 await gather_settled(child.open() for child in added)
         except BaseException:
-            for child in added:
-                await close(child)
+            await gather(close(child) for child in added)
             raise
         self.children = [*self.children, *added]
         _log.info("%s now has %d partitions", self.describe(), count)
