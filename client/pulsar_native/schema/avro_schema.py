@@ -8,7 +8,6 @@ client's, so that both clients share one version.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cached_property
@@ -30,8 +29,10 @@ R = TypeVar("R")
 class AvroSchema(Schema[T], Generic[T]):
     """Avro schema of a record class, or of dictionaries. Thread-safe; blocks only to fetch a writer's schema.
 
-    Dates, times, decimals and UUIDs are Avro's logical types. Raises `InvalidConfiguration` for a class or definition
-    that cannot be used.
+    Dates, times, decimals and UUIDs are Avro's logical types. Of a union of records a dictionary is written as one that
+    has all of its keys, else as the one with most of them; `(name, value)` with the full name of a type, or a key
+    "-type" with that of a record, chooses another. Raises `InvalidConfiguration` for a class or definition that cannot
+    be used.
 
     :param record_cls: subclass of `Record`, dataclass, or pydantic model; or a definition.
     :param schema_definition: Avro definition of dictionaries, as a dict or JSON text; with a class, the class is used.
@@ -63,7 +64,7 @@ class AvroSchema(Schema[T], Generic[T]):
         self._flat = _flat_fields(self._definition)
         self._ignore_unknown_fields = ignore_unknown_fields
         self._find_writer: WriterSchemas | None = None
-        self._writers: dict[bytes, Any] = {}
+        self._writers: dict[bytes, tuple[Any, Any]] = {}
 
     def encode(self, obj: T) -> bytes:
         """Return Avro binary without any header; raises `InvalidRecord`."""
@@ -132,10 +133,9 @@ class AvroSchema(Schema[T], Generic[T]):
 
     def _writer_and_reader(self, version: bytes | None) -> tuple[Any, Any]:
         """Return the parsed schemas to read a payload with; the reader's is None where both are the same."""
-        writer = self._parsed
         if version and self._find_writer is not None:
-            writer = self._writer_of(version)
-        return writer, None if writer is self._parsed else self._parsed
+            return self._writer_of(version)
+        return self._parsed, None
 
     def validate(self, data: bytes) -> None:
         """Raise `InvalidRecord` unless the bytes are one message of this schema."""
@@ -159,27 +159,36 @@ class AvroSchema(Schema[T], Generic[T]):
         bound._writers = {}
         return bound
 
-    def _writer_of(self, version: bytes) -> Any:
-        parsed = self._writers.get(version)
-        if parsed is None:
+    def _writer_of(self, version: bytes) -> tuple[Any, Any]:
+        found = self._writers.get(version)
+        if found is None:
             assert self._find_writer is not None
             info = self._find_writer(version)
             if info.type is not SchemaType.AVRO:
                 raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not AVRO")
-            parsed = self._parsed if info.data == self._info.data else self._parse(self._renamed(info.definition()))
+            found = (self._parsed, None) if info.data == self._info.data else self._resolved(info.definition())
             # Two threads may fetch the same schema; one of the two is kept.
-            self._writers[version] = parsed
-        return parsed
+            self._writers[version] = found
+        return found
 
-    def _renamed(self, definition: dict[str, object]) -> dict[str, object]:
-        """Return a writer's definition under the name of this schema: all records of a topic are of one type.
+    def _resolved(self, definition: dict[str, object]) -> tuple[Any, Any]:
+        """Return a writer's definition and this one, parsed to be read with: all records of a topic are of one type.
 
-        Avro resolves only records of the same name. A recursive definition keeps its name.
+        Avro resolves only records of one name, or of one that is an alias of the reader's: the writer's becomes one.
         """
-        if json.dumps(definition.get("name")) in json.dumps(definition.get("fields")):
-            return definition
-        named = {key: value for key, value in definition.items() if key not in ("name", "namespace")}
-        return named | {key: self._definition[key] for key in ("name", "namespace") if key in self._definition}
+        writer = self._parse(definition)
+        if _shape(writer, {}) == self._own_shape:
+            # Only names of the types differ. Nothing is resolved then, which is faster.
+            return self._parsed, None
+        name, own = writer.get("name"), self._parsed.get("name")
+        if name is None or own is None or _simple(name) == _simple(own):
+            return writer, self._parsed
+        aliases = [*self._parsed.get("aliases", ()), name]
+        return writer, self._parse({**self._definition, "aliases": aliases})
+
+    @cached_property
+    def _own_shape(self) -> Any:
+        return _shape(self._parsed, {})
 
     def _parse(self, definition: Mapping[str, object]) -> Any:
         try:
@@ -189,7 +198,12 @@ class AvroSchema(Schema[T], Generic[T]):
 
     @cached_property
     def _check(self) -> DatumCheck:
-        return compile_check(self._definition, ignore_unknown_fields=self._ignore_unknown_fields, logical_types=True)
+        return compile_check(
+            self._definition,
+            ignore_unknown_fields=self._ignore_unknown_fields,
+            logical_types=True,
+            tuple_notation=True,
+        )
 
 
 def _import_fastavro() -> Any:
@@ -211,6 +225,37 @@ def _flat_fields(definition: Mapping[str, Any]) -> tuple[tuple[str, ...], bytes]
     fields = definition["fields"]
     kinds = [kind for field in fields if (kind := _kind_of(field.get("type"))) is not None]
     return (tuple(field["name"] for field in fields), bytes(kinds)) if len(kinds) == len(fields) else None
+
+
+# What does not change how a value is read with its own definition.
+_UNREAD = frozenset({"doc", "default", "aliases", "order", "__fastavro_parsed", "__named_schemas"})
+
+
+def _shape(parsed: Any, names: dict[str, tuple[int, str]]) -> Any:
+    """Return a parsed type without what is not read: the root's name, namespaces, texts and defaults.
+
+    `names` are the full names so far, each with its number in the definition and what remains of it.
+    """
+    if isinstance(parsed, list):
+        return [_shape(branch, names) for branch in parsed]
+    if not isinstance(parsed, dict):
+        return names.get(parsed, parsed)
+    shape = {key: value for key, value in parsed.items() if key not in _UNREAD}
+    if "name" in shape:
+        # First of all, since the fields may refer to it.
+        name = shape["name"]
+        names[name] = shape["name"] = (len(names), _simple(name) if names else "")
+    for key in ("type", "items", "values"):
+        if key in shape:
+            shape[key] = _shape(shape[key], names)
+    if "fields" in shape:
+        shape["fields"] = [(field["name"], _shape(field["type"], names)) for field in shape["fields"]]
+    return shape
+
+
+def _simple(name: str) -> str:
+    """Return the name of a type without its namespace."""
+    return name.rpartition(".")[2]
 
 
 def _kind_of(kind: object) -> int | None:

@@ -3,6 +3,10 @@
 Rules: compiled once per schema into nested functions, since it runs for every message. Nothing is rounded, truncated or
 dropped silently: unknown names (unless allowed), missing values without default, wrong types and numbers out of range
 raise errors that name the path. A missing nullable value is null.
+
+Of a union, a branch that has all fields of a dictionary, nested ones too, goes first. Where unknown names are allowed
+and no branch has all, the record with most of them is taken. Of equals the first is taken, but a map after a fitting
+record is taken as by fastavro.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import difflib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.errors import InvalidRecord
 
 DatumCheck = Callable[[object], Any]
+# Of one type: a value, and whether unknown names are refused.
+_Check = Callable[[object, bool], Any]
 
 _RANGES = {"int": (-(1 << 31), (1 << 31) - 1), "long": (-(1 << 63), (1 << 63) - 1)}
 _LOGICAL: dict[str, tuple[type, ...]] = {
@@ -33,6 +39,8 @@ _LOGICAL: dict[str, tuple[type, ...]] = {
     "decimal": (decimal.Decimal,),
     "uuid": (uuid.UUID,),
 }
+_NAMED = ("record", "error", "enum", "fixed")
+_UNNAMED = ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
 _NO_DEFAULT: Any = object()
 
 
@@ -42,37 +50,49 @@ def compile_check(
     ignore_unknown_fields: bool = False,
     logical_types: bool = False,
     bytes_as_text: bool = False,
+    tuple_notation: bool = False,
 ) -> DatumCheck:
     """Return the function that checks a value and returns it completed; it raises `InvalidRecord`.
 
     With `logical_types`, dates, times, decimals and UUIDs are accepted for logical types; with `bytes_as_text`, a str
-    is accepted for bytes. Raises `InvalidConfiguration` for a definition that is not Avro.
+    is accepted for bytes. With `tuple_notation`, as fastavro calls it, `(name, value)` and a dictionary with "-type"
+    choose a branch of a union by name, and records in unions are returned as such tuples, so that fastavro writes the
+    branch chosen here. Raises `InvalidConfiguration` for a definition that is not Avro.
     """
-    check = _Compiler(ignore_unknown_fields, logical_types, bytes_as_text).compile(definition, "")
+    check = _Compiler(logical_types, bytes_as_text, tuple_notation).compile(definition, "")
     name = definition.get("name") if isinstance(definition, Mapping) else None
     root = name if isinstance(name, str) else "The value"
 
     def check_value(value: object) -> Any:
         try:
-            return check(value)
+            return check(value, not ignore_unknown_fields)
         except InvalidRecord as error:
             raise _deeper(root, error) from None
 
     return check_value
 
 
+class _Branch(NamedTuple):
+    """Type of a union, with the name by which fastavro knows it: a full name, or that of the type."""
+
+    name: str
+    is_record: bool
+    check: _Check
+
+
 class _Compiler:
-    def __init__(self, ignore_unknown_fields: bool, logical_types: bool, bytes_as_text: bool) -> None:
-        self._ignore_unknown_fields = ignore_unknown_fields
+    def __init__(self, logical_types: bool, bytes_as_text: bool, tuple_notation: bool) -> None:
         self._logical_types = logical_types
         self._bytes: tuple[type, ...] = (bytes, str) if bytes_as_text else (bytes,)
-        self._named: dict[str, DatumCheck] = {}
+        self._tuple_notation = tuple_notation
+        self._named: dict[str, _Check] = {}
+        self._records: set[str] = set()
 
-    def compile(self, definition: object, namespace: str) -> DatumCheck:
+    def compile(self, definition: object, namespace: str) -> _Check:
         if isinstance(definition, str):
             return self._primitive(definition) or self._reference(definition, namespace)
         if isinstance(definition, Sequence):
-            return self._union([(self._is_null(each), self.compile(each, namespace)) for each in definition])
+            return self._union([self._branch(each, namespace) for each in definition])
         if not isinstance(definition, Mapping) or "type" not in definition:
             raise InvalidConfiguration(f"The schema definition has no type in {str(definition)[:80]!r}")
         kind = definition["type"]
@@ -89,17 +109,17 @@ class _Compiler:
         check = makers[kind](definition, namespace) if kind in makers else self.compile(kind, namespace)
         return self._with_logical_type(check, definition.get("logicalType"))
 
-    def _with_logical_type(self, check: DatumCheck, name: object) -> DatumCheck:
+    def _with_logical_type(self, check: _Check, name: object) -> _Check:
         kinds = _LOGICAL.get(name) if self._logical_types and isinstance(name, str) else None
         if kinds is None:
             return check
 
-        def check_logical(value: object) -> Any:
-            return value if isinstance(value, kinds) else check(value)
+        def check_logical(value: object, strict: bool) -> Any:
+            return value if isinstance(value, kinds) else check(value, strict)
 
         return check_logical
 
-    def _primitive(self, name: str) -> DatumCheck | None:
+    def _primitive(self, name: str) -> _Check | None:
         if name in _RANGES:
             return _integer_check(name, *_RANGES[name])
         if name in ("float", "double"):
@@ -112,31 +132,44 @@ class _Compiler:
         }
         return _type_check(name, kinds[name]) if name in kinds else None
 
-    def _reference(self, name: str, namespace: str) -> DatumCheck:
+    def _reference(self, name: str, namespace: str) -> _Check:
+        named, found = self._named, self._resolved(name, namespace)
+        # Looked up at each call: a record may refer to itself before it is complete.
+        return lambda value, strict: named[found](value, strict)
+
+    def _resolved(self, name: str, namespace: str) -> str:
+        """Return the full name of a type defined before."""
         for full in (_full_name(name, namespace), name):
-            if full in self._named or full.rpartition(".")[2] in self._named:
-                named, found = self._named, full if full in self._named else full.rpartition(".")[2]
-                # Looked up at each call: a record may refer to itself before it is complete.
-                return lambda value: named[found](value)
+            for known in (full, full.rpartition(".")[2]):
+                if known in self._named:
+                    return known
         raise InvalidConfiguration(f"The schema definition refers to the unknown type {name!r}")
 
-    def _union(self, branches: Sequence[tuple[bool, DatumCheck]]) -> DatumCheck:
-        nullable = any(is_null for is_null, _ in branches)
-        others = [check for is_null, check in branches if not is_null]
-        if len(others) == 1:
-            only = others[0]
-            return (lambda value: None if value is None else only(value)) if nullable else only
+    def _branch(self, definition: object, namespace: str) -> _Branch:
+        check, name = self.compile(definition, namespace), self._name(definition, namespace)
+        is_record = name in self._records
+        return _Branch(name, is_record, _named_record(name, check) if is_record and self._tuple_notation else check)
 
-        def check_union(value: object) -> Any:
+    def _name(self, definition: object, namespace: str) -> str:
+        if isinstance(definition, str):
+            return definition if definition in _UNNAMED else self._resolved(definition, namespace)
+        if not isinstance(definition, Mapping):
+            return "union"
+        kind = definition["type"]
+        return _defined_name(definition, namespace) if kind in _NAMED else self._name(kind, namespace)
+
+    def _union(self, branches: Sequence[_Branch]) -> _Check:
+        nullable = any(branch.name == "null" for branch in branches)
+        others = [branch for branch in branches if branch.name != "null"]
+        choose = others[0].check if len(others) == 1 else _union_choice(others)
+        if not self._tuple_notation:
+            return (lambda value, strict: None if value is None else choose(value, strict)) if nullable else choose
+        by_name = _choice_by_name(branches, choose)
+
+        def check_union(value: object, strict: bool) -> Any:
             if value is None and nullable:
                 return None
-            failures = []
-            for check in others:
-                try:
-                    return check(value)
-                except InvalidRecord as error:
-                    failures.append(error.message)
-            raise InvalidRecord(", and".join(failures) or f" must be null, not {type(value).__name__}")
+            return by_name(value, strict) if isinstance(value, tuple) else choose(value, strict)
 
         return check_union
 
@@ -144,11 +177,12 @@ class _Compiler:
     def _is_null(definition: object) -> bool:
         return definition == "null" or (isinstance(definition, Mapping) and definition.get("type") == "null")
 
-    def _record(self, definition: Mapping[str, Any], namespace: str) -> DatumCheck:
+    def _record(self, definition: Mapping[str, Any], namespace: str) -> _Check:
         full = _defined_name(definition, namespace)
         self._named[full] = _not_ready
+        self._records.add(full)
         inner = full.rpartition(".")[0]
-        fields: list[tuple[str, DatumCheck, Any]] = []
+        fields: list[tuple[str, _Check, Any]] = []
         for field in definition.get("fields") or ():
             if not isinstance(field, Mapping) or not isinstance(field.get("name"), str) or "type" not in field:
                 raise InvalidConfiguration(f"The schema definition of {full} has a field without name or type")
@@ -156,16 +190,16 @@ class _Compiler:
             if default is _NO_DEFAULT and _may_be_null(field["type"]):
                 default = None
             fields.append((field["name"], self.compile(field["type"], inner), default))
-        self._named[full] = check = _record_check(full, fields, self._ignore_unknown_fields)
+        self._named[full] = check = _record_check(full, fields)
         return check
 
-    def _enum(self, definition: Mapping[str, Any], namespace: str) -> DatumCheck:
+    def _enum(self, definition: Mapping[str, Any], namespace: str) -> _Check:
         symbols = definition.get("symbols")
         if not isinstance(symbols, Sequence) or isinstance(symbols, str):
             raise InvalidConfiguration(f"The enum {definition.get('name')!r} of the schema definition has no symbols")
         known = frozenset(symbols)
 
-        def check_enum(value: object) -> Any:
+        def check_enum(value: object, strict: bool) -> Any:
             symbol = value.name if isinstance(value, Enum) else value
             if isinstance(symbol, str) and symbol in known:
                 return symbol
@@ -174,10 +208,10 @@ class _Compiler:
         self._named[_defined_name(definition, namespace)] = check_enum
         return check_enum
 
-    def _fixed(self, definition: Mapping[str, Any], namespace: str) -> DatumCheck:
+    def _fixed(self, definition: Mapping[str, Any], namespace: str) -> _Check:
         size, kinds = definition.get("size"), self._bytes
 
-        def check_fixed(value: object) -> Any:
+        def check_fixed(value: object, strict: bool) -> Any:
             if isinstance(value, kinds) and len(value) == size:  # type: ignore[arg-type]
                 return value
             raise InvalidRecord(f" must be {size} bytes, not {type(value).__name__}")
@@ -185,31 +219,95 @@ class _Compiler:
         self._named[_defined_name(definition, namespace)] = check_fixed
         return check_fixed
 
-    def _array(self, definition: Mapping[str, Any], namespace: str) -> DatumCheck:
+    def _array(self, definition: Mapping[str, Any], namespace: str) -> _Check:
         check = self.compile(definition.get("items"), namespace)
 
-        def check_array(value: object) -> Any:
+        def check_array(value: object, strict: bool) -> Any:
             if not isinstance(value, list | tuple):
                 raise InvalidRecord(f" must be a list, not {type(value).__name__}")
-            return [_inside(f"[{index}]", check, item) for index, item in enumerate(value)]
+            return [_inside(f"[{index}]", check, item, strict) for index, item in enumerate(value)]
 
         return check_array
 
-    def _map(self, definition: Mapping[str, Any], namespace: str) -> DatumCheck:
+    def _map(self, definition: Mapping[str, Any], namespace: str) -> _Check:
         check = self.compile(definition.get("values"), namespace)
 
-        def check_map(value: object) -> Any:
+        def check_map(value: object, strict: bool) -> Any:
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
                 raise InvalidRecord(f" must be a dict with str keys, not {type(value).__name__}")
-            return {key: _inside(f"[{key!r}]", check, item) for key, item in value.items()}
+            return {key: _inside(f"[{key!r}]", check, item, strict) for key, item in value.items()}
 
         return check_map
 
 
-def _record_check(full: str, fields: Sequence[tuple[str, DatumCheck, Any]], ignore_unknown: bool) -> DatumCheck:
+def _named_record(name: str, check: _Check) -> _Check:
+    """Return the check of a record in a union, which returns the record with its name."""
+
+    def check_named(value: object, strict: bool) -> Any:
+        if isinstance(value, Mapping) and "-type" in value:
+            if value["-type"] != name:
+                raise InvalidRecord(f" must be a dict for {name}, not for {str(value['-type'])[:80]!r}")
+            value = {key: item for key, item in value.items() if key != "-type"}
+        return name, check(value, strict)
+
+    return check_named
+
+
+def _union_choice(branches: Sequence[_Branch]) -> _Check:
+    """Return the check that takes the branch of a union that keeps most of a value."""
+
+    def check_choice(value: object, strict: bool) -> Any:
+        failures: list[str] = []
+        for refuse in (True,) if strict else (True, False):
+            best, most, failures = None, -1, []
+            for _, is_record, check in branches:
+                try:
+                    checked = check(value, refuse)
+                except InvalidRecord as error:
+                    failures.append(error.message)
+                    continue
+                if not is_record:
+                    return checked
+                found = _fields_found(value, checked)
+                if found > most:
+                    best, most = checked, found
+            if best is not None:
+                return best
+        raise InvalidRecord(", and".join(failures) or f" must be null, not {type(value).__name__}")
+
+    return check_choice
+
+
+def _fields_found(value: Any, checked: Any) -> int:
+    """Return how many of the names of a dictionary the record made of it has."""
+    fields = checked[1] if isinstance(checked, tuple) else checked
+    return sum(name in fields for name in value)
+
+
+def _choice_by_name(branches: Sequence[_Branch], choose: _Check) -> _Check:
+    """Return the check of a tuple for a union: the name of a branch and its value, or else a list."""
+    named = {branch.name: branch for branch in branches}
+
+    def check_tuple(value: Any, strict: bool) -> Any:
+        branch = named.get(value[0]) if len(value) == 2 and isinstance(value[0], str) else None
+        if branch is None:
+            return choose(value, strict)
+        try:
+            checked = branch.check(value[1], strict)
+        except InvalidRecord as error:
+            try:
+                return choose(value, strict)  # A list of two that begins with such a name.
+            except InvalidRecord:
+                raise error from None
+        return checked if branch.is_record else (branch.name, checked)
+
+    return check_tuple
+
+
+def _record_check(full: str, fields: Sequence[tuple[str, _Check, Any]]) -> _Check:
     known = [name for name, _, _ in fields]
 
-    def check_record(value: object) -> Any:
+    def check_record(value: object, strict: bool) -> Any:
         if not isinstance(value, Mapping):
             raise InvalidRecord(f" must be a dict for {full}, not {type(value).__name__}")
         checked: dict[str, Any] = {}
@@ -218,14 +316,14 @@ def _record_check(full: str, fields: Sequence[tuple[str, DatumCheck, Any]], igno
             if name in value:
                 found += 1
                 try:
-                    checked[name] = check(value[name])
+                    checked[name] = check(value[name], strict)
                 except InvalidRecord as error:
                     raise _deeper(f".{name}", error) from None
             elif default is not _NO_DEFAULT:
                 checked[name] = default
             else:
                 raise InvalidRecord(f" lacks the field {name!r}, which has no default")
-        if found != len(value) and not ignore_unknown:
+        if strict and found != len(value):
             raise InvalidRecord(_unknown_names(full, known, value))
         return checked
 
@@ -241,8 +339,8 @@ def _unknown_names(full: str, known: Sequence[str], value: Mapping[Any, object])
     )
 
 
-def _integer_check(name: str, low: int, high: int) -> DatumCheck:
-    def check_integer(value: object) -> Any:
+def _integer_check(name: str, low: int, high: int) -> _Check:
+    def check_integer(value: object, strict: bool) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
             if low <= value <= high:
                 return value
@@ -252,8 +350,8 @@ def _integer_check(name: str, low: int, high: int) -> DatumCheck:
     return check_integer
 
 
-def _float_check(name: str) -> DatumCheck:
-    def check_float(value: object) -> Any:
+def _float_check(name: str) -> _Check:
+    def check_float(value: object, strict: bool) -> Any:
         if isinstance(value, float | int) and not isinstance(value, bool):
             return value
         raise InvalidRecord(f" must be {name}, not {type(value).__name__}")
@@ -261,8 +359,8 @@ def _float_check(name: str) -> DatumCheck:
     return check_float
 
 
-def _type_check(name: str, kinds: tuple[type, ...]) -> DatumCheck:
-    def check_type(value: object) -> Any:
+def _type_check(name: str, kinds: tuple[type, ...]) -> _Check:
+    def check_type(value: object, strict: bool) -> Any:
         if isinstance(value, kinds):
             return value
         raise InvalidRecord(f" must be {name}, not {type(value).__name__}")
@@ -270,13 +368,13 @@ def _type_check(name: str, kinds: tuple[type, ...]) -> DatumCheck:
     return check_type
 
 
-def _not_ready(value: object) -> Any:
+def _not_ready(value: object, strict: bool) -> Any:
     raise AssertionError("a record's check runs only after its definition is compiled")
 
 
-def _inside(step: str, check: DatumCheck, value: object) -> Any:
+def _inside(step: str, check: _Check, value: object, strict: bool) -> Any:
     try:
-        return check(value)
+        return check(value, strict)
     except InvalidRecord as error:
         raise _deeper(step, error) from None
 

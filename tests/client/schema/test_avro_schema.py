@@ -183,6 +183,89 @@ def test_writers_that_do_not_fit() -> None:
         unfit.decode(b"\x02a", V0)
 
 
+INNER: dict[str, Any] = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
+
+
+def _named(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, **more, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "row"),
+    [
+        pytest.param(
+            _named("Order", ("p", INNER), ("q", "a.b.I"), namespace="a.b"),
+            _named("Order", ("p", INNER), ("q", "I")),
+            {"p": {"x": 1}, "q": {"x": 2}},
+            id="full-name-reference",
+        ),
+        pytest.param(
+            _named("a.b.Node", ("v", "int"), ("n", ["null", "a.b.Node"])),
+            _named("Tree", ("v", "long"), ("n", ["null", "Tree"])),
+            {"v": 1, "n": {"v": 2, "n": None}},
+            id="refers-to-itself-by-full-name",
+        ),
+        pytest.param(
+            _named("Node", ("v", "int"), ("n", ["null", "Node"]), namespace="a.b"),
+            _named("x.y.Tree", ("n", ["null", "x.y.Tree"])),
+            {"n": {"n": None}},
+            id="refers-to-itself",
+        ),
+        pytest.param(
+            _named("value", ("value", "int"), doc="the value"),
+            _named("R", ("value", "long")),
+            {"value": 1},
+            id="field-of-the-record's-name",
+        ),
+        pytest.param(
+            _named("Order", ("p", _named("R", ("x", "int"))), ("q", "R")),
+            _named("R", ("p", _named("b.R", ("x", "int"))), ("q", "b.R")),
+            {"p": {"x": 1}, "q": {"x": 2}},
+            id="inner-record-of-the-reader's-name",
+        ),
+    ],
+)
+def test_writer_of_other_names_read(writer: dict[str, Any], reader: dict[str, Any], row: dict[str, Any]) -> None:
+    wrote, reads = AvroSchema(writer), AvroSchema(reader)
+    full = {"v": 1, "n": {"v": 2, "n": None}} if "v" not in row and "n" in row else row
+    bound = reads.with_writer_schemas(lambda version: wrote.schema_info())
+    assert bound.decode(wrote.encode(full), V0) == row
+    # Its own messages are read as before, also with a version.
+    own = reads.with_writer_schemas(lambda version: reads.schema_info())
+    assert own.decode(reads.encode(row), V1) == row
+
+
+@pytest.mark.parametrize(
+    ("writer", "is_same"),
+    [
+        pytest.param(_named("Purchase", ("p", INNER), ("q", "a.I"), namespace="a", doc="x"), True, id="other-root"),
+        pytest.param(_named("Order", ("p", {**INNER, "name": "b.I"}), ("q", "b.I")), True, id="other-namespace"),
+        pytest.param(_named("Order", ("p", INNER), ("q", "I"), ("more", "int")), False, id="other-fields"),
+    ],
+)
+def test_writer_of_same_fields_unresolved(writer: dict[str, Any], is_same: bool) -> None:
+    schema = AvroSchema(_named("Order", ("p", INNER), ("q", "I")))
+    bound = schema.with_writer_schemas(lambda version: AvroSchema(writer).schema_info())
+    row = {"p": {"x": 1}, "q": {"x": 2}}
+    assert bound.decode(AvroSchema(writer).encode({**row, "more": 3}), V0) == row
+    # Resolving takes twice the time.
+    assert (bound._writer_and_reader(V0) == (schema._parsed, None)) is is_same
+
+
+def test_writer_of_two_types_for_one_resolved() -> None:
+    schema = AvroSchema(_named("Order", ("p", INNER), ("q", "I")))
+    writer = AvroSchema(_named("Order", ("p", INNER), ("q", {**INNER, "name": "b.I"})))
+    bound = schema.with_writer_schemas(lambda version: writer.schema_info())
+    assert bound._writer_and_reader(V0) == (writer._parsed, schema._parsed)
+
+
+def test_writer_inner_record_other_name_refused() -> None:
+    writer = AvroSchema(_named("O", ("p", INNER)))
+    reader = AvroSchema(_named("O", ("p", {**INNER, "name": "J"})))
+    with pytest.raises(InvalidRecord, match="SchemaResolutionError"):
+        reader.with_writer_schemas(lambda version: writer.schema_info()).decode(writer.encode({"p": {"x": 1}}), V0)
+
+
 # ---- configuration ---------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +311,144 @@ def test_enumerations_travel_by_name() -> None:
     assert schema.decode(schema.encode(MINE.record(POINT)(color=3))).color is Color.BLUE
     by_definition: Any = AvroSchema(schema_definition=MINE.record(POINT).schema())
     assert by_definition.decode(by_definition.encode({"x": 1, "color": Color.RED})) == {"x": 1, "color": "RED"}
+
+
+# --- unions -----------------------------------------------------------------------------------------------------------
+
+
+def record_of(name: str, *fields: Any, **more: Any) -> dict[str, Any]:
+    """Return a record of fields: a name is an int, a pair is a name and a type, a triple has a default too."""
+    named = [(field, "int") if isinstance(field, str) else field for field in fields]
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [dict(zip(("name", "type", "default"), field, strict=False)) for field in named],
+        **more,
+    }
+
+
+NOTE = record_of("Note", "id", ("note", ["null", "string"], None))
+PAYMENT = record_of("Payment", "id", ("amount", "double"))
+PAID: dict[str, object] = {"id": 1, "amount": 9.5}
+HOLDERS: dict[str, tuple[Any, Any]] = {
+    "field": ([NOTE, PAYMENT], PAID),
+    "nullable": (["null", NOTE, PAYMENT], PAID),
+    "array": ({"type": "array", "items": [NOTE, PAYMENT]}, [PAID, {"id": 2, "note": "n"}]),
+    "map": ({"type": "map", "values": [NOTE, PAYMENT]}, {"k": PAID}),
+    "nested": (record_of("Inner", ("f", [NOTE, PAYMENT])), {"f": PAID}),
+    "nullable-nested": (["null", record_of("Inner", ("f", [NOTE, PAYMENT]))], {"f": PAID}),
+    "nullable-array": (["null", {"type": "array", "items": [NOTE, PAYMENT]}], [PAID]),
+    "nested-fields": ([record_of("A", ("p", NOTE)), record_of("B", ("p", PAYMENT))], {"p": PAID}),
+    "union-in-union": ([record_of("A", ("p", NOTE)), record_of("B", ("p", ["Note", PAYMENT]))], {"p": PAID}),
+}
+
+
+def union_schemas(union: Any, **options: Any) -> tuple[Any, Any]:
+    """Return the schema of a record whose field f is of this type, and the official client's."""
+    definition = record_of("R", ("f", union), namespace="a.b")
+    return AvroSchema(schema_definition=definition, **options), official.AvroSchema(None, schema_definition=definition)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_union_takes_the_record_with_all_fields(holder: str, strict: bool) -> None:
+    union, value = HOLDERS[holder]
+    schema, _ = union_schemas(union, ignore_unknown_fields=not strict)
+    assert schema.decode(schema.encode({"f": value}))["f"] == value
+
+
+@pytest.mark.parametrize("separated", [False, True], ids=["inline", "separated"])
+def test_union_in_key_value(separated: bool) -> None:
+    part, _ = union_schemas([NOTE, PAYMENT])
+    kind = ours.KeyValueEncodingType
+    pair = ours.KeyValueSchema(part, part, kind.SEPARATED if separated else kind.INLINE)
+    value = ours.KeyValue({"f": PAID}, {"f": PAID})
+    if separated:
+        assert pair.decode_separated(*pair.encode_separated(value), None) == value
+    else:
+        assert pair.decode(pair.encode(value)) == value
+
+
+FIELD = st.tuples(st.sampled_from("abcde"), st.just("int")) | st.tuples(
+    st.sampled_from("abcde"), st.just("int"), st.just(7)
+)
+FIELDS = st.lists(FIELD, max_size=4, unique_by=lambda field: field[0])
+EXTRA = st.sampled_from(["null", "int", {"type": "map", "values": "int"}, {"type": "map", "values": "string"}])
+
+
+@given(
+    st.lists(FIELDS, min_size=1, max_size=4),
+    st.none() | EXTRA,
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(-99, 99)),
+    st.data(),
+)
+def test_union_chosen_as_by_official(
+    records: list[list[Any]], extra: Any, value: dict[str, int], data: st.DataObject
+) -> None:
+    union: list[Any] = [record_of(f"R{number}", *fields) for number, fields in enumerate(records)]
+    if extra is not None:
+        union.insert(data.draw(st.integers(0, len(union))), extra)
+    schema, peer = union_schemas(union)
+    try:
+        expected = peer.encode({"f": value})
+    except ValueError:
+        with pytest.raises(InvalidRecord):
+            schema.encode({"f": value})
+    else:
+        assert schema.encode({"f": value}) == expected
+
+
+CHOICES: dict[str, tuple[Any, Any, Any]] = {
+    "record": ([NOTE, PAYMENT], ("a.b.Payment", PAID), PAID),
+    "smaller-record": ([NOTE, record_of("Id", "id")], ("a.b.Id", {"id": 1}), {"id": 1}),
+    "nullable-record": (["null", NOTE], ("a.b.Note", {"id": 1}), {"id": 1, "note": None}),
+    "type-key": ([NOTE, record_of("Id", "id")], {"-type": "a.b.Id", "id": 1}, {"id": 1}),
+    "type-key-nullable": (["null", PAYMENT], {"-type": "a.b.Payment", **PAID}, PAID),
+    "null": (["null", "int"], ("null", None), None),
+    "nullable-string": (["null", "string"], ("string", "s"), "s"),
+    "long": (["int", "long"], ("long", 5), 5),
+    "float": (["float", "double"], ("float", 0.1), pytest.approx(0.1)),
+    "enum": (["string", {"type": "enum", "name": "E", "symbols": ["X"]}], ("a.b.E", "X"), "X"),
+    "array": (["null", {"type": "array", "items": "int"}], ("array", [1]), [1]),
+    "map": ([PAYMENT, {"type": "map", "values": "double"}], ("map", PAID), {"id": 1.0, "amount": 9.5}),
+    "type-key-of-a-map": ([PAYMENT, {"type": "map", "values": "string"}], {"-type": "x"}, {"-type": "x"}),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_union_explicit_choice(choice: str, strict: bool) -> None:
+    union, value, decoded = CHOICES[choice]
+    schema, peer = union_schemas(union, ignore_unknown_fields=not strict)
+    encoded = schema.encode({"f": value})
+    assert encoded == peer.encode({"f": value})
+    assert schema.decode(encoded)["f"] == decoded
+    items = {"type": "array", "items": union}
+    schema, peer = union_schemas(items, ignore_unknown_fields=not strict)
+    assert schema.encode({"f": [value]}) == peer.encode({"f": [value]})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (("a.b.Payment", {"id": 1}), r"^R\.f lacks the field 'amount'"),
+        (("a.b.Payment", {"id": 1, "amount": "x"}), r"^R\.f\.amount must be double, not str$"),
+        (("a.b.Other", PAID), r"^R\.f must be a dict for a\.b\.Note, not tuple, and must be a dict for a\.b\.Payment"),
+        (("Payment", PAID, 1), "not tuple"),
+        ({"-type": "a.b.Other", **PAID}, r"^R\.f must be a dict for a\.b\.Note, not for 'a\.b\.Other', and"),
+    ],
+    ids=["missing", "wrong-type", "unknown-name", "no-pair", "unknown-type-key"],
+)
+def test_union_explicit_choice_refused(value: Any, message: str) -> None:
+    schema, _ = union_schemas([NOTE, PAYMENT])
+    with pytest.raises(InvalidRecord, match=message):
+        schema.encode({"f": value})
+
+
+def test_union_tuple_as_a_list_is_kept() -> None:
+    schema, _ = union_schemas(["null", {"type": "array", "items": "string"}])
+    for value in (("null", "a"), ("array", "a"), ("a", "b"), ("a",), ()):
+        assert schema.decode(schema.encode({"f": value}))["f"] == list(value)
 
 
 # --- records of primitive fields, which the compiled codec reads and writes -----------------------------------------

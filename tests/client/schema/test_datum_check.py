@@ -112,6 +112,29 @@ def test_all_branches_of_a_union_are_named() -> None:
         compile_check(record(["null", "int", "string"]))({"f0": []})
 
 
+def test_union_record_with_most_fields() -> None:
+    def named(name: str, *fields: str) -> dict[str, Any]:
+        kinds = [{"name": field, "type": "int", "default": 0} for field in fields]
+        return {"type": "record", "name": name, "fields": kinds}
+
+    definition = record([named("One", "a"), named("Two", "a", "b"), named("Other", "b", "a", "d")])
+    for strict in (False, True):
+        check = compile_check(definition, ignore_unknown_fields=not strict)
+        assert check({"f0": {"a": 1}}) == {"f0": {"a": 1}}
+        assert check({"f0": {"a": 1, "b": 2}}) == {"f0": {"a": 1, "b": 2}}
+        assert check({"f0": {"a": 1, "d": 2}}) == {"f0": {"b": 0, "a": 1, "d": 2}}
+    # None has all: the record with most of them, the first of equals.
+    lenient = compile_check(definition, ignore_unknown_fields=True)
+    assert lenient({"f0": {"a": 1, "b": 2, "z": 3}}) == {"f0": {"a": 1, "b": 2}}
+    with pytest.raises(InvalidRecord, match="has the field 'z'"):
+        compile_check(definition)({"f0": {"a": 1, "b": 2, "z": 3}})
+    for value in (("Two", {"a": 1}), {"-type": "Two", "a": 1}):
+        with pytest.raises(InvalidRecord):
+            compile_check(definition)({"f0": value})
+        named_check = compile_check(definition, tuple_notation=True)
+        assert named_check({"f0": value}) == {"f0": ("Two", {"a": 1, "b": 0})}
+
+
 def test_named_types_are_found_again() -> None:
     check = compile_check(record(INNER, "Inner", ["null", "R"], ENUM, "Color"))
     value: dict[str, object] = {"f0": {"q": 1}, "f1": {"q": 2}, "f2": None, "f3": "RED", "f4": "GREEN"}
