@@ -103,6 +103,42 @@ def test_a_member_that_begins_at_the_end_misses_nothing_while_it_is_away(
     eventually(lambda: recorder.seen == [b"meanwhile"] * 2)
 
 
+@pytest.mark.proves("C214")
+@pytest.mark.parametrize("where", [ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP], ids=["last", "time"])
+def test_a_member_reads_added_partitions_from_the_beginning(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path,
+    where: ConsumeFromWhere,
+) -> None:  # fmt: skip
+    name, later = topic(partitions=2), int(time.time()) + 2
+    options = {
+        "consumer_group": "grown",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+        "consume_from_where": where,
+        "consume_timestamp": time.strftime("%Y%m%d%H%M%S", time.localtime(later)),
+        "poll_name_server_interval": 200,
+    }
+
+    def grow(count: int) -> None:
+        broker.admin("POST", name.replace("://", "/") + "/partitions", count)
+        for partition in range(count):
+            publish(api, client, f"{name}-partition-{partition}", [b"%d of %d" % (partition, count)])
+
+    publish(api, client, f"{name}-partition-0", [b"old"])
+    first = Recorder()
+    push_consumer = consume(client, name, first, **options)
+    # Published since the time that was asked for.
+    eventually(lambda: time.time() > later)
+    grow(3)
+    eventually(lambda: sorted(first.seen) == [b"0 of 3", b"1 of 3", b"2 of 3"])
+    eventually(lambda: push_consumer.stats().unfinished == 0)
+    push_consumer.shutdown()
+    grow(4)
+    second = Recorder()
+    consume(client, name, second, **options)
+    eventually(lambda: sorted(second.seen) == [b"0 of 4", b"1 of 4", b"2 of 4", b"3 of 4"])
+
+
 @pytest.mark.proves("C213")
 def test_a_kept_position_that_does_not_exist_is_mended(
     api: Api,

@@ -12,7 +12,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -25,7 +25,7 @@ from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.loop import generation
 from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, NotAllowedError
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidTopicName, NotAllowedError
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import dead_letter_topic
 from pulsar_native.push.config import (
@@ -113,6 +113,8 @@ class PushConsumerCore:
         # False during the start: one that fails leaves the stored offsets as they are.
         self._may_persist = False
         self._offsets: dict[str, MessageId] = {}
+        # Topics this member was started with before: offsets of some of their partitions are stored.
+        self._known: set[TopicName] = set()
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -222,6 +224,7 @@ class PushConsumerCore:
             self._store = store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
             await asyncio.to_thread(store.claim)
             self._offsets = await asyncio.to_thread(store.load)
+            self._known = _topics_of(self._offsets)
         self._phase("start workers")
         self._start_consuming(client, make_dispatcher)
         self._phase("subscribe")
@@ -229,8 +232,10 @@ class PushConsumerCore:
             await self._open(client, topic)
         self._phase("find positions")
         for source in self._sources:
-            await asyncio.gather(*(self._place(source, child) for child in source.consumer.children))
+            await asyncio.gather(*(self._place(poller) for poller in source.pollers.values()))
         self._may_persist = True
+        # At once, so that the next start knows each partition, also after a crash: what is not known by then is new.
+        await self._persist()
         self._phase("start poller")
         self._loop_task = client.engine.spawn(self._run())
         if self._broadcasting:
@@ -312,6 +317,10 @@ class PushConsumerCore:
         for poller in own:
             poller.share_limits(len(own))
         self._pollers = [poller for each in self._sources for poller in each.pollers.values()]
+        # Each topic has a consumer of the retry topic they share, and the broker gives a message to any of these.
+        retry_topics = {poller.child.topic.base for poller in self._pollers if poller.is_retry}
+        for poller in self._pollers:
+            poller.sharing = self.topics if poller.child.topic.base in retry_topics else {}
 
     def _poller(self, source: Subscribed, child: PartitionConsumer) -> PartitionPoller:
         return PartitionPoller(
@@ -327,12 +336,12 @@ class PushConsumerCore:
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
-    async def _place(self, source: Subscribed, child: PartitionConsumer) -> None:
+    async def _place(self, poller: PartitionPoller) -> None:
         """Seek a partition to the start of the member, or of a group without offsets."""
+        child = poller.child
         if not child.topic.is_persistent:
             # Nothing is stored that could be read from a position.
             return
-        poller = source.pollers[child]
         where = self.config.consume_from_where
         if not self._broadcasting:
             if where is ConsumeFromWhere.TIMESTAMP and not poller.is_retry:
@@ -344,14 +353,26 @@ class PushConsumerCore:
         kept = self._offsets.get(child.topic.full)
         if kept is not None:
             await self._place_kept(poller, kept)
-        elif where is ConsumeFromWhere.TIMESTAMP:
+        elif where is not ConsumeFromWhere.FIRST_OFFSET and child.topic.base not in self._known:
+            # A partition of a known topic was added while this member was down: it is read from its beginning, where
+            # the consumer starts already.
+            await self._place_new(poller, where)
+
+    async def _place_new(self, poller: PartitionPoller, where: ConsumeFromWhere) -> None:
+        """Skip what was published before the first start of the member, or before the configured time.
+
+        The position is stored from now on: messages published while this member is down are not missed.
+        """
+        child = poller.child
+        if where is ConsumeFromWhere.TIMESTAMP:
             await seek.seek(child, None, self._start_time())
-        elif where is ConsumeFromWhere.LAST_OFFSET:
-            last = await seek.last_message_id(child)
-            # Stored from now on: messages published while this member is down are not missed.
-            poller.start = last if last.entry_id() >= 0 else MessageId.earliest
-            if poller.start != MessageId.earliest:
-                await seek.seek(child, poller.start)
+            _, place = await seek.last_and_mark(child)
+        else:
+            place = await seek.last_message_id(child)
+            if place.entry_id() >= 0:
+                await seek.seek(child, place)
+        if place.entry_id() >= 0:
+            poller.start = place
 
     def _start_time(self) -> int:
         return self.config.start_time_ms(time.time_ns() // 1_000_000)
@@ -594,3 +615,12 @@ class PushConsumerCore:
             # Written immediately: the loop may end with this task.
             self._save(self._store, self._positions())
         self._left()
+
+
+def _topics_of(names: Iterable[str]) -> set[TopicName]:
+    """Return the topics of which partitions have these names, from a file; what is no name of a topic is ignored."""
+    topics = set()
+    for name in names:
+        with contextlib.suppress(InvalidTopicName):
+            topics.add(TopicName.parse(name).base)
+    return topics

@@ -2,8 +2,8 @@
 
 Rules: a file is replaced, never overwritten, so that a crash at any moment leaves a complete one: the new text is
 written beside it and synced to disk, then the old file becomes `.bak`, then the new one gets its name. Loading reads
-the `.bak` where the file is missing or damaged. One process at a time has the folder, by a lock that ends with it.
-Blocks on the disk: not for the loop. Thread-safe.
+the `.bak` where the file is missing or damaged, which never becomes the `.bak`. One process at a time has the folder,
+by a lock that ends with it. Blocks on the disk: not for the loop. Thread-safe.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class OffsetStore:
         self._backup = self.path.with_name("offsets.json.bak")
         self._fresh = self.path.with_name("offsets.json.tmp")
         self._written: str | None = None
+        # The file could not be read, and is not to replace the backup.
+        self._is_damaged = False
         self._lock = threading.Lock()
         self._lock_file: BinaryIO | None = None
         self._is_released = False
@@ -50,6 +52,7 @@ class OffsetStore:
             except (OSError, ValueError) as error:
                 _log.warning("The positions in %s cannot be read: %s", path, error)
                 damaged.append(str(path))
+                self._is_damaged |= path is self.path
         if damaged:
             raise InvalidConfiguration(
                 f"The positions kept in {' and '.join(damaged)} cannot be read; remove the damaged files"
@@ -125,6 +128,7 @@ class OffsetStore:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        if self.path.exists():
+        if self.path.exists() and not self._is_damaged:
             self.path.replace(self._backup)
         self._fresh.replace(self.path)
+        self._is_damaged = False

@@ -1,8 +1,9 @@
 """Partition poller of a push consumer: dequeues messages of one partition, filters them, and tracks unfinished ones.
 
 Rules: one round dequeues at most a pull batch, and nothing while a limit is exceeded, or while the partition pauses
-after an error. Filtered-out messages are acknowledged immediately. After a lost connection the broker redelivers what
-is unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
+after an error. Filtered-out messages are acknowledged immediately. A message of a retry topic is decoded by the schema
+of the topic it was published to, whose filter it has passed. After a lost connection the broker redelivers what is
+unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
 redelivered here or to another member. A non-persistent topic redelivers nothing, and its message ids are all the same:
 no message is compared or forgotten there. On the loop only, except `holds`.
 """
@@ -11,20 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import PulsarException, log_text
-from pulsar_native.message import Message
+from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import REAL_TOPIC
 from pulsar_native.push.config import PushConsumerConfig, TagFilter, is_unawaited
 from pulsar_native.push.flow_control import FlowControl, Limits
 from pulsar_native.push.handler_errors import interrupts_program
 from pulsar_native.push.process_queue import Ascending, ProcessQueue, Taken
+from pulsar_native.schema.base import Schema
+from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 
 _log = get_logger("pulsar_native.push_consumer")
@@ -85,9 +89,14 @@ class PartitionPoller:
         self.child = child
         self.queue: ProcessQueue[Message] = ProcessQueue()
         self.not_before = 0.0
-        # Start of a broadcasting member: everything up to it is done.
-        self.start: MessageId | None = None
+        # Start of a broadcasting member: everything up to it is done. Added partitions are read from their beginning.
+        has_start = broadcasting and child.topic.is_persistent
+        self.start: MessageId | None = MessageId.earliest if has_start else None
         self.is_retry = source.topic not in (child.topic, child.topic.base)
+        # Of a retry topic all topics of the push consumer, which may share it, or be it; else none.
+        self.sharing: Mapping[TopicName, tuple[TagFilter, Schema[Any]]] = {}
+        # One for each of those topics: the versions are those of the retry topic.
+        self._decoders: dict[TopicName, VersionedDecoder] = {}
         self._config = config
         self._counts = counts
         self._orderly = orderly
@@ -164,6 +173,8 @@ class PartitionPoller:
         message, self._first = self._first, None
         if message is None:
             message = self.child.dequeue()
+            if message is not None and self.sharing:
+                message = self._with_own_schema(message)
         if message is None:
             return None
         decoder = message.entry.schema
@@ -173,6 +184,24 @@ class PartitionPoller:
         self._first = message
         self._fetch = self.child.engine.spawn(self._fetch_schema(message, version))
         return None
+
+    def _with_own_schema(self, message: Message) -> Message:
+        """Return a message of a retry topic with the schema of its topic, which may not be that of this consumer."""
+        topic = self._subscribed(self.topic_of(message))
+        if topic is None or topic == self.source.topic:
+            return message
+        decoder = self._decoders.get(topic)
+        if decoder is None:
+            decoder = self._decoders[topic] = VersionedDecoder(self.sharing[topic][1])
+        # A copy: others of its batch may be of other topics.
+        arguments: Any = message.__reduce__()[1]
+        copied: Message = (KeyedMessage if decoder.takes_key else Message)(*arguments)
+        copied.entry.schema = decoder
+        return copied
+
+    def _subscribed(self, topic: TopicName) -> TopicName | None:
+        """Return the name of those `sharing` by which a topic or partition is subscribed to, None if it is not."""
+        return next((name for name in (topic, topic.base) if name in self.sharing), None)
 
     async def _fetch_schema(self, message: Message, version: bytes) -> None:
         try:
@@ -217,10 +246,15 @@ class PartitionPoller:
             )  # fmt: skip
 
     def _wants(self, message: Message) -> bool:
-        # A message sent back has passed the filter before.
-        if not self.is_retry and not self.source.tags.wants(message):
+        tags = self._tags_for(message) if self.is_retry or self.sharing else self.source.tags
+        if tags is not None and not tags.wants(message):
             return False
         return all(self._passes(hook, message) for hook in self._hooks)
+
+    def _tags_for(self, message: Message) -> TagFilter | None:
+        """Return the filter for a message of a retry topic, None for one sent back: that has passed it before."""
+        topic = self._subscribed(self.child.topic)
+        return None if topic is None or self._origin(message) is not None else self.sharing[topic][0]
 
     def _passes(self, hook: MessageFilter, message: Message) -> bool:
         # A lost message is worse than an extra one: where a filter fails, the handler gets the message.
@@ -317,11 +351,15 @@ class PartitionPoller:
 
     def topic_of(self, message: Message) -> TopicName:
         """Return the topic a message was published to; for one of the retry topic, its original topic."""
-        if self.is_retry:
-            # Any producer may have written the property: an invalid topic name is ignored.
-            with contextlib.suppress(PulsarException):
-                return TopicName.parse(message.properties().get(REAL_TOPIC, ""))
-        return self.child.topic
+        origin = self._origin(message) if self.is_retry or self.sharing else None
+        return self.child.topic if origin is None else origin
+
+    def _origin(self, message: Message) -> TopicName | None:
+        """Return the original topic of a message of the retry topic, None for one that was not sent back."""
+        # Any producer may have written the property: an invalid topic name is ignored.
+        with contextlib.suppress(PulsarException):
+            return TopicName.parse(message.properties().get(REAL_TOPIC, ""))
+        return None
 
     def stop(self) -> None:
         """Stop the background tasks of this partition."""

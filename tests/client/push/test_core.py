@@ -27,10 +27,12 @@ from pulsar_native.push.config import (
 from pulsar_native.push.consume_message_service import ConsumeMessageService, Work
 from pulsar_native.push.core import PushConsumerCore, ServiceState
 from pulsar_native.push.offset_store import OffsetStore
-from pulsar_native.schema import BytesSchema
+from pulsar_native.schema import BytesSchema, KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
+from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, failure
+from support.entry_bytes import batch_entry
+from support.fake_broker import FakeBroker, delivery, failure
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -181,6 +183,44 @@ async def test_shutdown_waits_for_running_handlers(fake: FakeBroker, push: Calla
     assert (await asyncio.wait_for(stopping, 10)).unfinished == 0
 
 
+RETRY = "persistent://public/default/r"
+U = "persistent://public/default/u"
+
+
+@pytest.mark.parametrize("receiver", [0, 1, 2])
+async def test_shared_retry_topic_decodes_by_origin(fake: FakeBroker, push: Callable[..., Push], receiver: int) -> None:
+    made = push(held=True, retry_letter_topic="r")
+    made.core.subscribe("t", "none", StringSchema())
+    pairs = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
+    made.core.subscribe("u", "none", pairs)
+    # It is a topic of its own, too.
+    made.core.subscribe("r", "wanted", BytesSchema())
+    await made.start()
+    consumers = [seen for seen in fake.seen(Kind.SUBSCRIBE) if seen.command.subscribe.topic == RETRY]
+    assert len(consumers) == 3
+    properties: list[dict[str, str]] = [{"REAL_TOPIC": TOPIC}, {"REAL_TOPIC": f"{U}-partition-1"}]
+    # The last one is filtered out.
+    properties += [{"TAGS": "wanted"}, {"TAGS": "none"}]
+    singles = [{"properties": each, "partition_key": "k"} for each in properties]
+    subscribe = consumers[receiver].command.subscribe
+    fake.peer().send(delivery(subscribe.consumer_id, batch_entry([b"1"] * 4, singles=singles), 0))
+    await until(lambda: len(made.dispatcher.works) == 3)
+    given = [(work.context.topic, work.items[0].position.value()) for work in made.dispatcher.works]
+    assert given == [(TOPIC, "1"), (U, KeyValue("k", "1")), (RETRY, b"1")]
+    assert made.core.stats().filtered == 1
+
+
+async def test_own_topic_as_retry_topic_filters(fake: FakeBroker, push: Callable[..., Push]) -> None:
+    topic = FakeTopic(fake)
+    made = push(held=True, retry_letter_topic="t")
+    made.core.subscribe("t", "wanted", BytesSchema())
+    await made.start()
+    topic.publish(b"a", properties=[pb.KeyValue(key="TAGS", value="other")])
+    topic.publish(b"b", properties=[pb.KeyValue(key="TAGS", value="wanted")])
+    await until(lambda: made.dispatcher.works)
+    assert [work.items[0].position.data() for work in made.dispatcher.works] == [b"b"]
+
+
 async def test_error_in_a_round_does_not_end_polling(
     fake: FakeBroker, push: Callable[..., Push], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +307,102 @@ async def test_broadcasting_member_keeps_its_own_positions(
     seek = fake.wait(Kind.SEEK)[0].command.seek
     assert (seek.message_id.ledgerId, seek.message_id.entryId) == (1, 1)
     assert again.core._pollers[0].start == MessageId(-1, 1, 1, -1)
+
+
+def broadcasting(folder: Path, **options: Any) -> dict[str, Any]:
+    """Return options of a broadcasting member that writes its positions when it starts and ends only."""
+    return {
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(folder),
+        "persist_consumer_offset_interval": 3_600_000,
+        **options,
+    }
+
+
+def kept(made: Push) -> dict[str, MessageId]:
+    """Return the positions in the file of a member."""
+    config = made.core.config
+    return OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group).load()
+
+
+@pytest.mark.parametrize("where", list(ConsumeFromWhere))
+@pytest.mark.parametrize("has_messages", [False, True], ids=["empty", "messages"])
+async def test_broadcasting_positions_kept_at_start(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, where: ConsumeFromWhere, has_messages: bool
+) -> None:
+    if has_messages:
+        fake.set_last(7, mark=4)
+    made = push(**broadcasting(tmp_path, consume_from_where=where))
+    await made.start()
+    last, mark = MessageId(-1, 1, 7), MessageId(-1, 1, 4)
+    skipped = {ConsumeFromWhere.LAST_OFFSET: last, ConsumeFromWhere.TIMESTAMP: mark} if has_messages else {}
+    # Before any message is done: a crash from now on loses nothing of what is published meanwhile.
+    assert kept(made) == {TOPIC: skipped.get(where, MessageId.earliest)}
+
+
+@pytest.mark.parametrize("where", list(ConsumeFromWhere))
+async def test_broadcasting_partition_added_while_down(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, where: ConsumeFromWhere
+) -> None:
+    fake.set_last(7, mark=4)
+    fake.partitions[TOPIC] = 1
+    first = push(**broadcasting(tmp_path, consume_from_where=where))
+    await first.start()
+    await first.core.shutdown(0)
+    place, before = kept(first)[f"{TOPIC}-partition-0"], len(fake.seen(Kind.SEEK))
+    fake.partitions[TOPIC] = 3
+    again = push(**broadcasting(tmp_path, consume_from_where=where))
+    again.core.subscribe("other", "*", BytesSchema())
+    await again.start()
+    sought = len(fake.seen(Kind.SEEK)) - before
+    places = kept(again)
+    # The partition that was there goes on, those that were added are read from their beginning, another topic is new.
+    assert [places[f"{TOPIC}-partition-{number}"] for number in (1, 2)] == [MessageId.earliest] * 2
+    assert places[f"{TOPIC}-partition-0"] == place
+    assert sought == (0 if where is ConsumeFromWhere.FIRST_OFFSET else 2)
+
+
+@pytest.mark.parametrize("where", list(ConsumeFromWhere))
+async def test_broadcasting_partition_added_while_running(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, where: ConsumeFromWhere
+) -> None:
+    fake.set_last(7, mark=4)
+    fake.partitions[TOPIC] = 1
+    made = push(**broadcasting(tmp_path, consume_from_where=where, poll_name_server_interval=10))
+    await made.start()
+    before = len(fake.seen(Kind.SEEK))
+    fake.partitions[TOPIC] = 2
+    await until(lambda: len(made.core._pollers) == 2)
+    await made.core.shutdown(0)
+    assert kept(made)[f"{TOPIC}-partition-1"] == MessageId.earliest and len(fake.seen(Kind.SEEK)) == before
+
+
+async def test_broadcasting_partition_joins_during_start(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.partitions[TOPIC] = 1
+    made = push(**broadcasting(tmp_path, poll_name_server_interval=10))
+    made.core.subscribe("other", "*", BytesSchema())
+    opened = made.core._open
+
+    async def then_grow(client: ClientCore, topic: TopicName) -> None:
+        await opened(client, topic)
+        if topic.full == TOPIC:
+            fake.partitions[TOPIC] = 2
+            await until(lambda: len(made.core._sources[0].consumer.children) == 2)
+
+    monkeypatch.setattr(made.core, "_open", then_grow)
+    await made.start()
+    await until(lambda: len(made.core._pollers) == 3)
+
+
+async def test_broadcasting_file_with_odd_names(fake: FakeBroker, push: Callable[..., Push], tmp_path: Path) -> None:
+    made = push(**broadcasting(tmp_path))
+    config = made.core.config
+    odd = {"persistent://a": MessageId(0, 1, 1)}
+    OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group).save(odd)
+    await made.start()
+    assert kept(made) == {**odd, TOPIC: MessageId.earliest}
 
 
 @pytest.mark.parametrize("failure_of", ["damaged", "cancelled"])

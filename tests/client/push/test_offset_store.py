@@ -52,6 +52,31 @@ def test_offset_store_damaged_raises(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert str(store.path) in caplog.text
 
 
+@pytest.mark.proves("C214")
+def test_offset_store_damaged_file_is_no_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = OffsetStore(str(tmp_path), "m", "g")
+    store.save(FIRST)
+    store.save(SECOND)
+    store.path.write_text("x")
+    store = OffsetStore(str(tmp_path), "m", "g")
+    assert store.load() == FIRST
+    third = {"t": MessageId(0, 1, 3)}
+    rename, found = Path.replace, list[object]()
+
+    def then_crash(path: Path, target: Path) -> None:
+        rename(path, target)
+        # What a start would find after a crash at this moment.
+        found.append(OffsetStore(str(tmp_path), "m", "g").load())
+
+    monkeypatch.setattr(Path, "replace", then_crash)
+    store.save(third)
+    assert found == [third]
+    # The file is a complete one again, and becomes the backup as ever.
+    store.save(SECOND)
+    store.path.unlink()
+    assert store.load() == third
+
+
 def test_offset_store_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     store = OffsetStore(None, "m", "g")
