@@ -22,7 +22,7 @@ from itertools import accumulate, groupby, islice, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native.message_id import MessageId
 
 # Tag of the mark of a null value in a message's metadata in a batch.
@@ -481,7 +481,7 @@ def call_back(
                 callback[0](result, unstored if message_id is None else message_id)
             else:
                 callback(error, message_id)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             failed()
 
 

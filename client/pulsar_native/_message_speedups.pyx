@@ -16,7 +16,7 @@ from asyncio import _get_running_loop
 from collections import deque
 from types import MemberDescriptorType
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native.message_id import MessageId
 
 cdef extern from "Python.h":
@@ -800,7 +800,7 @@ def call_back(callbacks, tuple outcome not None, tuple place, topic, unstored, f
                 (<tuple>callback)[0](result, unstored if message_id is None else message_id)
             else:
                 callback(error, message_id)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             failed()
 
 

@@ -1,4 +1,4 @@
-"""Exceptions of an application's function that the client survives: all but those that end the process."""
+"""Exceptions of an application's function that the client survives: in the main thread all but those that end it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 
 import pytest
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
+from pulsar_native._callback_errors import callback_errors, cancels_task, result_of
 from pulsar_native.exceptions import CryptoError, Timeout
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 
 @pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, asyncio.CancelledError])
 def test_callback_errors_hold_what_is_the_functions_own(error: type[BaseException]) -> None:
-    assert issubclass(error, CALLBACK_ERRORS)
+    assert issubclass(error, callback_errors()) and issubclass(error, in_other_thread(callback_errors))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("error", OWN_ERRORS)
 def test_callback_errors_leave_what_ends_the_caller(error: type[BaseException]) -> None:
-    assert not issubclass(error, CALLBACK_ERRORS)
+    # In the main thread, the only one whose caller is the program.
+    assert not issubclass(error, callback_errors()) and issubclass(error, in_other_thread(callback_errors))
 
 
 async def test_cancels_task_for_its_own_cancellation_only() -> None:
@@ -38,7 +40,24 @@ async def test_cancels_task_for_its_own_cancellation_only() -> None:
     assert found == [True, False] and not cancels_task(ValueError())
 
 
-@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_cancels_task_where_its_coroutine_closes() -> None:
+    found: list[bool] = []
+
+    async def waiting() -> None:
+        try:
+            await asyncio.sleep(60)
+        except BaseException as error:
+            found.append(cancels_task(error))
+            raise
+
+    coroutine = waiting()
+    coroutine.send(None)
+    # As the garbage collector does it, also where no loop runs.
+    await asyncio.to_thread(coroutine.close)
+    assert found == [True]
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, asyncio.CancelledError, *OWN_ERRORS])
 async def test_result_of_error_becomes_failure(error: type[BaseException]) -> None:
     def fails(*args: object) -> None:
         raise error(*args)
@@ -66,7 +85,7 @@ def test_result_of_coroutine_refused() -> None:
         result_of("get of the vault", CryptoError, get)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("error", OWN_ERRORS)
 def test_result_of_in_main_thread_leaves_interrupts(error: type[BaseException]) -> None:
     def fails() -> None:
         raise error

@@ -37,6 +37,7 @@ from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.frames import Frame
 from support.entry_bytes import assemble, batch_entry, metadata_of, single_entry
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 
 def plain() -> ModuleType:
@@ -512,7 +513,7 @@ def test_callbacks_get_result_and_own_ids(fields: ModuleType) -> None:
     assert called == [("timed out", unstored), (late, None)] and called[0][1] is unstored
 
 
-@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError, *OWN_ERRORS])
 def test_callbacks_after_a_raising_one_are_called(fields: ModuleType, kind: type[BaseException]) -> None:
     called: list[Any] = []
 
@@ -522,8 +523,18 @@ def test_callbacks_after_a_raising_one_are_called(fields: ModuleType, kind: type
     def failed() -> None:
         called.append(sys.exc_info()[1])
 
-    fields.call_back([broken, (broken,), lambda *_: called.append("last")], (None, 0), None, "t", MessageId(), failed)
+    callbacks = [broken, (broken,), lambda *_: called.append("last")]
+    in_other_thread(fields.call_back, callbacks, (None, 0), None, "t", MessageId(), failed)
     assert [str(each) for each in called] == ["the application's own", "the application's own", "last"]
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_callback_interrupts_the_main_thread(fields: ModuleType, kind: type[BaseException]) -> None:
+    def broken(*_: Any) -> None:
+        raise kind
+
+    with pytest.raises(kind):
+        fields.call_back([broken, broken], (None, 0), None, "t", MessageId(), lambda: pytest.fail("logged"))
 
 
 # ---- entries of one message ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeGuard
 from urllib.parse import quote, unquote_to_bytes
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._http import exchange, parse_http_url, parse_json_object
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.parameters import parse_parameters
@@ -126,7 +126,7 @@ class AuthenticationAthenz(Authentication):
             found = self._zts.role_token(self._provider_domain)
         except PulsarException:
             raise
-        except CALLBACK_ERRORS as error:
+        except callback_errors() as error:
             # The client may be the application's own: its error's text may contain the key.
             raise ErrorGettingAuthenticationData(f"The ZTS client failed with {type(error).__name__}") from error
         token, ends = getattr(found, "token", None), getattr(found, "expiry_time", None)

@@ -10,7 +10,7 @@ import re
 import types
 from collections.abc import Callable
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.reference import SecretReference, is_reference
 from pulsar_native.enums import Result
@@ -83,7 +83,7 @@ class AuthenticationToken(Authentication):
     def _supplied(self, supplier: Callable[[], object]) -> str:
         try:
             token = supplier()
-        except CALLBACK_ERRORS as error:
+        except callback_errors() as error:
             failure = _failed(f"The token supplier failed ({type(error).__name__})")
             failure.supplier_error = str(error)
             raise failure from error

@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
+from pulsar_native._type_names import type_name
 from pulsar_native.config.base import check_no_coroutine
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
@@ -23,7 +24,11 @@ _log = get_logger("pulsar_native.interceptor")
 class _Chain:
     """Interceptors of one live object, called in order."""
 
-    def __init__(self, interceptors: Sequence[Any], kind: type) -> None:
+    def __init__(self, interceptors: Any, kind: type) -> None:
+        if not isinstance(interceptors, Sequence):
+            hint = "; write [interceptor] for a single one" if isinstance(interceptors, kind) else ""
+            given = type_name(interceptors)
+            raise InvalidConfiguration(f"interceptors must be a list of {kind.__name__} objects, not {given}{hint}")
         for each in interceptors:
             if not isinstance(each, kind):
                 raise InvalidConfiguration(f"interceptors must be {kind.__name__} objects, not {type(each).__name__}")
@@ -72,7 +77,7 @@ class _Chain:
     def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
         try:
             return getattr(interceptor, name)(*arguments)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             _log.exception("The interceptor %s failed in %s", type(interceptor).__name__, name)
             return None
 

@@ -449,7 +449,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         except (SystemExit, KeyboardInterrupt) as error:
             what = "sys.exit was called" if isinstance(error, SystemExit) else "KeyboardInterrupt was raised"
             _log.exception("%s in the client's thread, where it ends nothing", what)
-        except Exception:
+        except BaseException:
             # Handlers of the application raise for asyncio's own records, too, which it makes outside of any call.
             _log.exception("An error has left the client's event loop, which is run again")
         else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native.crypto import EncryptionContext, EncryptionKey, EncryptionKeyInfo, KeyReader
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction, ProducerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError, PulsarException
@@ -115,7 +115,7 @@ def _wrapped(name: str, data_key: bytes, reader: KeyReader) -> pb.EncryptionKeys
         return pb.EncryptionKeys(key=name, value=value, metadata=pairs)
     except PulsarException as error:
         raise CryptoError(f"The data key cannot be encrypted for {name!r}: {error.message}") from error
-    except CALLBACK_ERRORS as error:
+    except callback_errors() as error:
         # The key reader is the application's; any exception of it becomes a CryptoError.
         raise CryptoError(f"The key reader has no public key {name!r}: {type(error).__name__}") from error
 
@@ -205,7 +205,7 @@ class Decryptor:
                 return Fetched(digests, index, self._data_key(key), "")
             except PulsarException as error:
                 reasons.append(f"{key.key!r}: {error.message}")
-            except CALLBACK_ERRORS as error:
+            except callback_errors() as error:
                 # The key reader is the application's; an exception means that it has no key.
                 reasons.append(f"{key.key!r}: the key reader raised {type(error).__name__}")
         return Fetched(digests, 0, None, f"No private key fits ({'; '.join(reasons)})")

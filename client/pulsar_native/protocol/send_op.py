@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import call_back
 from pulsar_native.enums import Result
@@ -113,7 +113,7 @@ class SendOp:
                 callback[0](result, message_id or UNSTORED)
             else:
                 callback(error, message_id)  # type: ignore[operator, misc]
-        except CALLBACK_ERRORS:
+        except callback_errors():
             failed()
 
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:

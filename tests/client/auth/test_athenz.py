@@ -25,6 +25,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker
 from support.http_peer import Answer, Asked, http_peer
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 PEM = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -181,10 +182,10 @@ def test_athenz_custom_zts_client() -> None:
         assert (connect.auth_method_name, connect.auth_data) == ("athenz", b"role-1")
     assert own.asked == ["p"]
     broken = OwnZts()
-    for failure in (RuntimeError, SystemExit, asyncio.CancelledError):
+    for failure in (RuntimeError, SystemExit, asyncio.CancelledError, *OWN_ERRORS):
         broken.failure = failure
         with pytest.raises(ErrorGettingAuthenticationData, match=failure.__name__) as caught:
-            AuthenticationAthenz('{"providerDomain": "p"}', zts_client=broken).auth_data()
+            in_other_thread(AuthenticationAthenz('{"providerDomain": "p"}', zts_client=broken).auth_data)
         assert "very-secret" not in str(caught.value)
 
 

@@ -23,6 +23,7 @@ from pulsar_native.exceptions import (
     InvalidConfiguration,
     log_text,
 )
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 
 def supply() -> str:
@@ -114,13 +115,13 @@ def test_token_supplier_coroutine_function_raises() -> None:
     assert caught.value.error() is Result.AuthenticationError
 
 
-@pytest.mark.parametrize("error", [StopIteration, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, asyncio.CancelledError, *OWN_ERRORS])
 def test_token_supplier_odd_exception_is_cause(error: type[BaseException]) -> None:
     def fail() -> str:
         raise error("vault")
 
     with pytest.raises(ErrorGettingAuthenticationData, match=error.__name__) as caught:
-        AuthenticationToken(fail).auth_data()
+        in_other_thread(AuthenticationToken(fail).auth_data)
     assert isinstance(caught.value.__cause__, error) and "vault" not in log_text(caught.value)
 
 

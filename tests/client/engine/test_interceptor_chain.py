@@ -14,6 +14,7 @@ from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor,
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from support.jobs import received
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 Calls = list[tuple[Any, ...]]
 
@@ -54,6 +55,11 @@ class Marking(ProducerInterceptor):
 
 def producing(*interceptors: ProducerInterceptor) -> ProducerChain:
     """Return the chain of a producer."""
+    return producing_of(interceptors)
+
+
+def producing_of(interceptors: Any) -> ProducerChain:
+    """Return the chain of what a caller gives as the interceptors of a producer."""
     return ProducerChain(interceptors, lambda message: b"")
 
 
@@ -103,6 +109,16 @@ def test_receipt_reaches_those_that_care(error: Exception | None, fault: BaseExc
     assert calls == [("a", live, message, message_id, error), ("c", live, message, message_id, error)]
 
 
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_receipt_in_thread_reaches_all(kind: type[BaseException]) -> None:
+    calls: Calls = []
+    chain = producing(Marking(calls, "a", on_send_acknowledgement=kind("x")), Marking(calls, "b"))
+    message, caring = chain.before_send(OutgoingMessage(b"x"))
+    calls.clear()
+    in_other_thread(chain.on_receipt, caring, message, None, None)
+    assert [name for name, *_ in calls] == ["a", "b"]
+
+
 @pytest.mark.parametrize("fault", [ValueError("x"), asyncio.CancelledError("x")], ids=repr)
 def test_chain_closes_each_once_despite_errors(fault: BaseException) -> None:
     calls: Calls = []
@@ -132,6 +148,12 @@ def test_chain_does_not_hold_its_live_object() -> None:
         (lambda: ConsumerChain([ReaderInterceptor()], reads=False), "must be ConsumerInterceptor objects, not Reader"),
         (lambda: ConsumerChain([ConsumerInterceptor()], reads=True), "must be ReaderInterceptor objects, not Consumer"),
         (lambda: producing(Marking), "must be ProducerInterceptor objects, not type"),  # type: ignore[arg-type]
+        (lambda: producing_of(5), "interceptors must be a list of ProducerInterceptor objects, not int$"),
+        (
+            lambda: producing_of(iter([Marking([], "a")])),
+            "must be a list of ProducerInterceptor objects, not list_iter",
+        ),
+        (lambda: producing_of(Marking([], "a")), r"not Marking; write \[interceptor\] for a single one"),
     ],
 )
 def test_chain_of_another_kind_raises(make: Any, words: str) -> None:

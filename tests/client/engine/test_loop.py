@@ -12,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.service_info import ServiceInfo
 from pulsar_native.topic import TopicName
 from support.fake_broker import FakeBroker
+from support.other_thread import Own
 from support.until import wait_until
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -236,22 +238,24 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def fail_with_handler() -> None:
+def fail_with_handler(kind: type[BaseException] = RuntimeError) -> None:
     """Raise an error whose record the application's log handler raises for."""
-    logging.getLogger("asyncio").addHandler(Raising())
+    logging.getLogger("asyncio").addHandler(Raising(kind))
     raise ValueError("in a callback")
 
 
 class Raising(logging.Handler):
     """Handler that raises for its first two records: asyncio reports the error of the first one by the second."""
 
-    count = 0
+    def __init__(self, kind: type[BaseException]) -> None:
+        super().__init__()
+        self.kind, self.count = kind, 0
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
         if self.count == 2:
             logging.getLogger("asyncio").removeHandler(self)
-        raise RuntimeError("collector is down")
+        raise self.kind("collector is down")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,9 @@ class Raising(logging.Handler):
         (sys.exit, "sys.exit was called"),
         (interrupt, "KeyboardInterrupt was raised"),
         (fail_with_handler, "collector is down"),
+        (partial(fail_with_handler, Own), "collector is down"),
     ],
+    ids=["exit", "interrupt", "handler", "handler of any class"],
 )
 def test_engine_outlives_exit_on_its_thread(
     caplog: pytest.LogCaptureFixture, end: Callable[[], None], words: str

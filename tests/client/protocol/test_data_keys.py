@@ -26,6 +26,7 @@ from pulsar_native.protocol.data_keys import (
 )
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import metadata_of
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 FAIL, SEND = ProducerCryptoFailureAction
 READER_ERRORS = [
@@ -172,6 +173,19 @@ def test_renew_failure_keeps_data_key(error: BaseException) -> None:
         assert made.due == time.now + RETRY_SECONDS
         metadata, body = sealed(made)
         assert metadata.encryption_keys[0].value == wrapped and b"body" not in body
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_reader_error_of_any_class_in_thread_isolated(kind: type[BaseException]) -> None:
+    ring = Ring("a")
+    made, reading = encryptor(ring, "a"), decryptor(ring, Time())
+    made.renew()
+    entry = sealed(made)
+    ring.error = kind("secret")
+    with pytest.raises(CryptoError, match=f"'a': {kind.__name__}"):
+        in_other_thread(made.renew)
+    with pytest.raises(CryptoError, match=f"the key reader raised {kind.__name__}"):
+        in_other_thread(read, reading, *entry)
 
 
 @pytest.mark.proves("C60")

@@ -13,6 +13,7 @@ from pulsar_native.enums import Result
 from pulsar_native.exceptions import PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import UNSTORED, ChunkOp, FlushDone, FlushWaiters, SendOp, as_callback
+from support.other_thread import OWN_ERRORS, in_other_thread
 from support.producer_cores import TOPIC, add, core
 
 
@@ -62,6 +63,26 @@ def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture, fault: Ba
     op.complete(None, (-1, 1, 1), TOPIC)
     assert len(told) == (count > 1)
     assert "callback failed" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_callback_error_of_any_class_in_thread_isolated(
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException], count: int
+) -> None:
+    made, told = core(), list[object]()
+
+    def bad(_error: object, _place: object) -> None:
+        raise kind
+
+    for callback in (bad, None, lambda error, place: told.append(place))[:count]:
+        add(made, callback=callback)
+    (op,) = made.close_batch()
+    # On the engine's thread nothing but the client would be interrupted.
+    in_other_thread(op.complete, None, (-1, 1, 1), TOPIC)
+    assert len(told) == (count > 1) and "callback failed" in caplog.text
+    with pytest.raises(kind):
+        op.complete(None, (-1, 1, 1), TOPIC)
 
 
 @pytest.mark.proves("C67")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from pulsar_native import Client, Consumer, ConsumerBatchReceivePolicy, ConsumerType, Message, MessageId
+from pulsar_native import Client, Consumer, ConsumerBatchReceivePolicy, ConsumerType, Message, MessageId, Reader
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
@@ -27,6 +28,7 @@ from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, Peer, frame, swallow
 from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
+from support.other_thread import OWN_ERRORS, Own
 from support.until import wait_until
 
 
@@ -195,7 +197,7 @@ def test_acknowledge_waits_for_its_receipt(fake: FakeBroker, client: Client) -> 
         acknowledging.result(10)
 
 
-@pytest.mark.parametrize("kind", [KeyError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, asyncio.CancelledError, *OWN_ERRORS])
 def test_listener_gets_messages_and_may_acknowledge(
     fake: FakeBroker, client: Client, kind: type[BaseException]
 ) -> None:
@@ -215,6 +217,55 @@ def test_listener_gets_messages_and_may_acknowledge(
         consumer.receive()
     with pytest.raises(InvalidConfiguration, match="message_listener"):
         consumer.batch_receive()
+
+
+class Inline:
+    """An executor that runs each call at once."""
+
+    def execute(self, _message: Message, runnable: Callable[[], None]) -> None:
+        runnable()
+
+
+class Pooled:
+    """An executor with a thread of its own; it rejects a call with an exception of the application's own."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(1)
+
+    def execute(self, message: Message, runnable: Callable[[], None]) -> None:
+        if message.data() == b"rejected":
+            raise Own
+        self.pool.submit(runnable)
+
+
+@pytest.mark.parametrize("executor", [Inline, Pooled])
+def test_listener_executor_error_of_any_class(
+    fake: FakeBroker, client: Client, caplog: pytest.LogCaptureFixture, executor: type[Inline | Pooled]
+) -> None:
+    FakeTopic(fake, b"rejected", b"a", b"b")
+    seen: list[bytes] = []
+
+    def listener(_consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+        raise Own
+
+    # One at a time: a call that was not counted as ended would be the last.
+    client.subscribe("t", "s", message_listener=listener, message_listener_executor=executor(), receiver_queue_size=1)
+    wait_until(lambda: len(re.findall(r"The message listener(?: executor)? of consumer", caplog.text)) == 3)
+    assert seen[-2:] == [b"a", b"b"] and not fake.seen(Kind.ACK)
+
+
+def test_reader_listener_error_of_any_class(fake: FakeBroker, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    FakeTopic(fake, b"a", b"b")
+    seen: list[bytes] = []
+
+    def listener(_reader: Reader, message: Message) -> None:
+        seen.append(message.data())
+        raise Own
+
+    client.create_reader("t", MessageId.earliest, reader_listener=listener)
+    wait_until(lambda: caplog.text.count("The message listener of consumer") == 2)
+    assert seen == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -16,6 +16,7 @@ from support.entry_bytes import single_entry
 from support.fake_broker import FakeBroker, Peer, failure
 from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
+from support.other_thread import OWN_ERRORS
 from support.until import wait_until
 
 
@@ -102,6 +103,27 @@ def test_view_schema_fetch_failed_retries(fake: FakeBroker, client: Client, monk
     refreshing.start()
     refreshing.join(10)
     assert not refreshing.is_alive() and dict(view) == {f"k{number}": {"n": number} for number in range(3)}
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_refresh_after_listener_error_of_any_class(
+    topic: FakeTopic, client: Client, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise kind
+
+    monkeypatch.setattr(table_view, "_SETTLE_SECONDS", 0.01)
+    view, seen = client.create_table_view("t"), list[str]()
+    view.listen(fail)
+    view.listen(lambda key, _value: seen.append(key))
+    # Work of another consumer on the same thread.
+    client._listeners.assign()(fail)
+    for key in ("c", "d"):
+        topic.publish(b"4", partition_key=key)
+    refreshing = threading.Thread(target=view.refresh, daemon=True)
+    refreshing.start()
+    refreshing.join(10)
+    assert not refreshing.is_alive() and view["d"] == b"4" and seen == ["c", "d"]
 
 
 def test_refresh_on_listener_thread_refused(topic: FakeTopic, client: Client) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._callback_errors import callback_errors, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerEventListener
 from pulsar_native.engine.loop import create_task
@@ -67,7 +67,7 @@ class ConsumerEvents:
                 return
             try:
                 self._call(*word)
-            except CALLBACK_ERRORS:
+            except callback_errors():
                 _log.exception("The consumer event listener failed")
 
     async def _drain_on_loop(self) -> None:
@@ -76,7 +76,7 @@ class ConsumerEvents:
                 result = self._call(*self._waiting.popleft())
                 if inspect.isawaitable(result):
                     await result
-            except CALLBACK_ERRORS as error:
+            except callback_errors() as error:
                 if cancels_task(error):
                     raise
                 _log.exception("The consumer event listener failed")

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import MessageListenerExecutor
 from pulsar_native.exceptions import PulsarException
@@ -180,7 +180,7 @@ def _work(queue: SimpleQueue[Drain | None]) -> None:
         except PulsarException:
             # Consumers catch their listeners' exceptions; this consumer was closed concurrently, or has failed.
             _log.debug("A listener's consumer was closed", exc_info=True)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             # The thread calls the listeners of other consumers, too.
             _log.exception("A listener thread cannot deliver a consumer's messages")
         # It holds its consumer, which may be closed before the next one comes.

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
+from pulsar_native._callback_errors import callback_errors, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
@@ -251,7 +251,7 @@ def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], 
                 listener.on_topics_removed(removed)
             if added:
                 listener.on_topics_added(added)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             _log.exception("The listener for changed topics failed")
 
     return lambda added, removed: submit(lambda: notify(added, removed))
@@ -266,13 +266,14 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
 
     async def notify(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
         if before is not None:
-            await before
+            # Without its error, which is not that of this one.
+            await asyncio.wait([before])
         try:
             for method, topics in ((listener.on_topics_removed, removed), (listener.on_topics_added, added)):
                 result = method(topics) if topics else None
                 if inspect.isawaitable(result):
                     await result
-        except CALLBACK_ERRORS as error:
+        except callback_errors() as error:
             if cancels_task(error):
                 raise
             _log.exception("The listener for changed topics failed")

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar, overload
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
 from pulsar_native._type_vars import T_co
 from pulsar_native.config.base import check_function
@@ -67,7 +67,7 @@ class Table:
         if len(message) and not message.has_null_value():
             try:
                 value = message.value()
-            except CALLBACK_ERRORS:
+            except callback_errors():
                 _log.exception("The value of key %r cannot be read; the one before stays", key)
                 return
         if value is None:
@@ -112,7 +112,7 @@ class Table:
 def _call(listener: Action, key: str, value: Any) -> None:
     try:
         listener(key, value)
-    except CALLBACK_ERRORS:
+    except callback_errors():
         _log.exception("A listener of the table view failed for key %r", key)
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
 from pulsar_native._version import __version__
 from pulsar_native.config.base import require
@@ -247,7 +247,7 @@ def _guarded(name: str, record: _Record) -> _Record:
         nonlocal has_failed
         try:
             record(number, attributes)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             if not has_failed:
                 has_failed = True
                 _log.exception("The meter provider failed to record pulsar.client.%s; later failures are ignored", name)
@@ -288,7 +288,7 @@ def instruments_of(provider: Any) -> Instruments:
                 found = _instruments[id(used)] = Instruments(used)
         except PulsarException:
             raise
-        except CALLBACK_ERRORS as error:
+        except callback_errors() as error:
             raise InvalidConfiguration(
                 f"meter_provider failed with {type(error).__name__} when its instruments were created"
             ) from error

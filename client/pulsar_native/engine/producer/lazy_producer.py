@@ -19,7 +19,7 @@ from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
+from pulsar_native.protocol.send_op import Callback, SendCallback, SendOp, as_callback
 from pulsar_native.protocol.transaction import TransactionCore
 
 
@@ -177,8 +177,7 @@ class LazyPartitionProducer(PartitionProducer):
         try:
             full = super().enqueue(item.payload, item.fields, item.extras, item.callback, flush=item.flush)
         except PulsarException as error:
-            if item.callback is not None:
-                item.callback(error, None)
+            self._tell(item, error)
             return True
         if full is not None:
             # It was accepted before: one message over the limit rather than refused now.
@@ -200,9 +199,12 @@ class LazyPartitionProducer(PartitionProducer):
                 item.flushed(error)
                 continue
             self.failed_messages += 1
-            if item.callback is not None:
-                item.callback(error, None)
+            self._tell(item, error)
         self._wake_for_room()
+
+    def _tell(self, item: _Waiting, error: PulsarException) -> None:
+        """Call the callback of a message that failed; the others are called whatever it raises."""
+        SendOp(0, 0, (), [item.callback], len(item.payload), 0.0).complete(error, None, self.topic.full)
 
     # --- end --------------------------------------------------------------------------------------------------------
 

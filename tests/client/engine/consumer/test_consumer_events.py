@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+from support.other_thread import OWN_ERRORS, Own, in_other_thread
 from support.until import until
 
 
@@ -97,6 +98,39 @@ def test_consumer_events_on_loop(kind: type[Noting]) -> None:
 
     asyncio.run(body())
     assert listener.log == told(consumer)
+
+
+@pytest.mark.parametrize("kind", [Noting, NotingLater])
+def test_consumer_events_on_a_threads_loop(kind: type[Noting], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_FAULTS, 1, Own)
+    listener, consumer = kind(), Consumer()
+
+    async def body() -> None:
+        events = ConsumerEvents(listener)
+        events.bind(consumer)
+        for word in WORDS[:2]:
+            events.changed(*word)
+        # In the same task: its first error has not ended it.
+        await until(lambda: len(listener.log) == 2, 10)
+
+    in_other_thread(asyncio.run, body())
+    assert listener.log == told(consumer)[:2]
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_consumer_events_error_of_any_class_isolated(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    monkeypatch.setitem(_FAULTS, 1, kind)
+    work: deque[Callable[[], None]] = deque()
+    listener, consumer = Noting(), Consumer()
+    events = ConsumerEvents(listener, work.append)
+    events.bind(consumer)
+    for word in WORDS[:2]:
+        events.changed(*word)
+    while work:
+        in_other_thread(work.popleft())
+    assert listener.log == told(consumer)[:2] and "the listener's own fault" in caplog.text
 
 
 def test_consumer_events_collected_consumer_ignored() -> None:

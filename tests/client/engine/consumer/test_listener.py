@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.consumer.listener import ExecutedCalls, ListenerThreads, is_thread_of
+from support.other_thread import OWN_ERRORS
 from support.until import wait_until
 
 
@@ -73,7 +74,7 @@ def test_listener_threads_start_lazily_and_stop() -> None:
     threads.stop()
 
 
-@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError, *OWN_ERRORS])
 def test_listener_threads_survive_exception(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
     threads = ListenerThreads(1)
     submit = threads.assign()

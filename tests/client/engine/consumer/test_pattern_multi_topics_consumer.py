@@ -21,6 +21,7 @@ from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, Peer, failure, frame, success
+from support.other_thread import OWN_ERRORS, Own, in_other_thread
 from support.until import until
 
 Cores = Callable[..., ClientCore]
@@ -330,6 +331,27 @@ async def test_pattern_listener_in_order_may_raise(kind: type[Listener], fault: 
     changed(["b"], ["a"])
     await until(lambda: len(listener.heard) == 3)
     assert listener.heard == [("added", ["a"]), ("removed", ["a"]), ("added", ["b"])]
+
+
+@pytest.mark.asyncio
+async def test_pattern_listener_goes_on_after_failed_task() -> None:
+    # In the main thread the error is that of its task, which the next one waits for.
+    listener, before = Listener(Own()), asyncio.all_tasks()
+    changed = topics_told_on_loop(listener)
+    changed(["a"], [])
+    (failed,) = asyncio.all_tasks() - before
+    changed([], ["a"])
+    await until(lambda: len(listener.heard) == 2)
+    assert isinstance(failed.exception(), Own)
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_pattern_listener_in_thread_error_of_any_class(kind: type[BaseException]) -> None:
+    listener, work = Listener(kind()), []  # type: ignore[var-annotated]
+    changed = topics_told(listener, work.append)
+    changed(["a"], [])
+    in_other_thread(work[0])
+    assert listener.heard == [("added", ["a"])] and not listener.fails
 
 
 @pytest.mark.asyncio

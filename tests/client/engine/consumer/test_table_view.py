@@ -17,6 +17,7 @@ from pulsar_native.schema import BytesSchema, SchemaType
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import single_entry
+from support.other_thread import OWN_ERRORS, in_other_thread
 
 TOPIC = "persistent://public/default/t"
 
@@ -94,6 +95,26 @@ def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture, kin
     table.listen(lambda key, value: heard.append(key))
     table.apply(message(0, b"1", partition_key="a"))
     assert heard == ["a"] and "as the test wants it" in caplog.text
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_table_errors_of_any_class_in_thread_isolated(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    table, heard = Table(SchemaType.STRING), list[str]()
+
+    def fail(*_arguments: object) -> None:
+        raise kind("as the test wants it")
+
+    table.listen(fail)
+    table.listen(lambda key, value: heard.append(key))
+    in_other_thread(table.apply, message(0, b"1", partition_key="a"))
+    assert heard == ["a"] and "A listener of the table view failed" in caplog.text
+    monkeypatch.setattr(Picky, "decode", fail)
+    in_other_thread(table.apply, message(1, b"2", partition_key="a"))
+    assert table.values == {"a": "1"} and "cannot be read; the one before stays" in caplog.text
+    # Reached, so that a refresh does not wait for it.
+    assert not table.is_behind([MessageId(-1, 1, 1, topic=TOPIC)])
 
 
 def test_table_listener_may_use_table() -> None:

@@ -19,6 +19,7 @@ from pulsar_native.exceptions import ConnectError, InvalidConfiguration, PulsarE
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, not_found, swallow
+from support.other_thread import OWN_ERRORS, in_other_thread
 from support.until import until
 
 Cores = Callable[..., ClientCore]
@@ -278,6 +279,16 @@ async def test_telemetry_unusable_provider_raises(
     core = cores(fake.url, meter_provider=_Provider(meter))
     with pytest.raises(InvalidConfiguration, match=message):
         await core.partition_count(TOPIC)
+
+
+@pytest.mark.parametrize("kind", OWN_ERRORS)
+def test_telemetry_error_of_any_class_in_thread(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    instruments = telemetry.instruments_of(_Provider(record=raising(kind())))
+    for _ in range(2):
+        in_other_thread(instruments.durations_of(TOPIC).message, 1.0, False)
+    assert len([each for each in caplog.records if each.name == "pulsar_native.metrics"]) == 1
+    with pytest.raises(InvalidConfiguration, match=f"meter_provider failed with {kind.__name__}"):
+        in_other_thread(telemetry.instruments_of, _Provider(raising(kind())))
 
 
 def test_telemetry_unhashable_provider_shares_instruments() -> None:

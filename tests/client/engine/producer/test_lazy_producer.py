@@ -183,3 +183,18 @@ async def test_lazy_producer_shutdown_fails_waiting(lazy: Lazy) -> None:
     producer.abandon()
     assert await settled(waiting) == [AlreadyClosed]
     assert lazy.core.memory.used == 0
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+async def test_lazy_producer_raising_callback_fails_alone(lazy: Lazy, kind: type[BaseException]) -> None:
+    def broken(*_outcome: object) -> None:
+        raise kind
+
+    producer = await lazy.open()
+    assert producer.enqueue(b"x", b"", None, broken) is None
+    waiting = send(producer, b"y")
+    flushed = asyncio.get_running_loop().create_future()
+    producer.children[1].flush_then(flushed.set_result)
+    await lazy.answer(pb.ProducerBusy)
+    assert await settled(waiting) == [ProducerBusy]
+    assert isinstance(await asyncio.wait_for(flushed, 10), ProducerBusy) and lazy.core.memory.used == 0
