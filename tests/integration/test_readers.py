@@ -335,6 +335,53 @@ def test_the_end_of_a_terminated_topic(
     eventually(consumer.has_reached_end_of_topic)
 
 
+@pytest.mark.parametrize("partitions", [0, 2], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("terminated", ["before", "after", "waiting"])
+def test_reader_reaches_end_of_terminated_topic(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, terminated: str, partitions: int
+) -> None:
+    name = topic(partitions=partitions)
+    names = [f"{name}-partition-{number}" for number in range(partitions)] or [name]
+
+    def do(method: str, what: str) -> list[Any]:
+        return [broker.admin(method, each.replace("://", "/") + what) for each in names]
+
+    for each in names:
+        publish_batches(api, client, each, 1, 3, 1, 3)
+    everything = sorted([*range(8)] * len(names))
+    if terminated == "before":
+        do("POST", "/terminate")
+    reader = client.create_reader(name, MessageId.earliest)
+    read = [int(reader.read_next(10_000).data()) for _ in everything[1:]]
+    assert not reader.has_reached_end_of_topic(), "one message is still to be read"
+    do("PUT", "/unload")
+    read.append(int(reader.read_next(10_000).data()))
+    assert sorted(read) == everything
+    if terminated == "waiting":
+        with pytest.raises(Timeout):
+            reader.read_next(100)
+    if terminated != "before":
+        eventually(lambda: do("POST", "/terminate"))
+    eventually(reader.has_reached_end_of_topic)
+    backlogs = [each["msgBacklog"] for stats in do("GET", "/stats") for each in stats["subscriptions"].values()]
+    assert backlogs == [0] * len(names)
+    reader.seek(MessageId.earliest)
+    assert not reader.has_reached_end_of_topic()
+    assert sorted(read_on(reader)) == everything
+    eventually(reader.has_reached_end_of_topic)
+
+
+def test_reader_behind_last_message_reaches_end(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    last = publish_batches(api, client, name, 2)[-1]
+    broker.admin("POST", name.replace("://", "/") + "/terminate")
+    unread = client.create_reader(name, last, start_message_id_inclusive=True)
+    eventually(client.create_reader(name, last).has_reached_end_of_topic)
+    assert not unread.has_reached_end_of_topic()
+
+
 def test_the_last_id(api: Api, client: Any, topic: NewTopic) -> None:
     name, split = topic(), topic("split", partitions=2)
     reader = client.create_reader(name, MessageId.earliest)

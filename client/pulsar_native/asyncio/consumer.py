@@ -186,7 +186,14 @@ class Receiving(Closeable, Generic[T_co]):
         return await self._inner.last_message_ids()
 
     def has_reached_end_of_topic(self) -> bool:
-        """Return whether the topic is terminated and all of its messages are acknowledged."""
+        """Return whether the topic is terminated and all of its messages are acknowledged.
+
+        A reader acknowledges what it has returned by itself, at the latest in this call: the broker's answer is seen
+        by a later one.
+        """
+        check_generation(self._generation)
+        # The broker tells of the end in answer to that.
+        self._inner.acknowledge_read()
         return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
@@ -423,8 +430,9 @@ class Consumer(Receiving[T_co]):
         """Publish messages to the retry topic for later delivery, and acknowledge them.
 
         A copy goes to the retry topic with its number of attempts (property RECONSUMETIMES); after
-        `max_redeliver_count` attempts it goes to the dead-letter topic. On an error the message is redelivered. Raises
-        `InvalidMessage` for arguments of another type, and `InvalidConfiguration` without `enable_retry`. (PIP-58.)
+        `max_redeliver_count` attempts it goes to the dead-letter topic. On an error the message is redelivered; a call
+        that is cancelled goes on. Raises `InvalidMessage` for arguments of another type, and `InvalidConfiguration`
+        without `enable_retry`. (PIP-58.)
 
         :param message: a message or a list of messages; ids are not enough.
         :param delay: delay, a timedelta or milliseconds; effective on Shared and Key_Shared subscriptions only.

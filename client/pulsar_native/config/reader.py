@@ -51,8 +51,8 @@ class ReaderConfig(Config):
         0.001. Default 60.
     :param max_pending_chunked_message: number of incomplete chunked messages that are kept; one more drops the oldest.
         Default 10; 0 for no limit.
-    :param auto_ack_oldest_chunked_message_on_queue_full: Java's option, without effect: a reader acknowledges nothing.
-        Default False.
+    :param auto_ack_oldest_chunked_message_on_queue_full: Java's option, without effect: a reader acknowledges no chunks
+        of a message that is not complete. Default False.
     :param expire_time_of_incomplete_chunked_message_ms: milliseconds without a further chunk after which an incomplete
         chunked message is dropped; time in which none can come (no connection, no permits) does not count. Default
         60000; 0 for never.

@@ -50,6 +50,29 @@ class ConsumerPosition:
         """Id of the last dequeued message, None before the first."""
         return self._last_id if self.last_message is None else self.last_message.message_id()
 
+    @property
+    def last_dequeued(self) -> object:
+        """Last dequeued message, or its id, as an object that another one replaces; None before the first."""
+        return self._last_id if self.last_message is None else self.last_message
+
+    def read_to(self) -> tuple[int, int] | None:
+        """Return the entry up to which a reader has returned everything, None if it has returned nothing.
+
+        Nothing decoded may be queued.
+        """
+        place = self.last_dequeued_message_id
+        if place is None:
+            start = self.start_entry()
+            if start is None or self._start_inclusive or self.last_decoded is None or self.last_decoded < start:
+                return None
+            # The message it starts behind came all the same.
+            place = self._start
+        assert place is not None
+        ledger, entry = place.ledger_id(), place.entry_id()
+        if not _ends_entry(place):
+            entry -= 1
+        return (ledger, entry) if entry >= 0 else None
+
     def set_last_dequeued(self, message_id: MessageId) -> None:
         """Record the end of what was dequeued other than as messages."""
         self.last_message, self._last_id = None, message_id
@@ -89,8 +112,7 @@ class ConsumerPosition:
 
     def _start_behind(self, place: MessageId) -> None:
         """Record that a non-durable subscription continues behind a message."""
-        is_end_of_entry = place.batch_index() < 0 or 0 < place.batch_size() <= place.batch_index() + 1
-        if self._is_reader or not is_end_of_entry:
+        if self._is_reader or not _ends_entry(place):
             self._start, self._start_inclusive = place, False
         else:
             # The entry itself may come all the same, from another consumer of the subscription that had it.
@@ -173,3 +195,8 @@ class ConsumerPosition:
         if place.batch_index() < 0 or last.batch_index() < 0:
             return inclusive
         return place.batch_index() < last.batch_index() or (inclusive and place.batch_index() == last.batch_index())
+
+
+def _ends_entry(place: MessageId) -> bool:
+    """Return True if nothing of the entry is behind this message, as far as its id tells."""
+    return place.batch_index() < 0 or 0 < place.batch_size() <= place.batch_index() + 1

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pulsar_native import _validation
-from pulsar_native._callback_errors import CALLBACK_ERRORS
+from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import MessageQueue, compiled_form
 from pulsar_native._type_vars import T_co
@@ -238,13 +238,13 @@ class Receiving(Closeable, Generic[T_co]):
                 # As `_call`, without its cost for each message.
                 try:
                     listener(message)
-                except CALLBACK_ERRORS:
+                except callback_errors():
                     self._log_failure("message listener", message)
 
     def _call(self, message: Message[T_co]) -> None:
         try:
             self._listener(message)
-        except CALLBACK_ERRORS:
+        except callback_errors():
             self._log_failure("message listener", message)
 
     def _execute(self, message: Message[T_co]) -> None:
@@ -259,7 +259,7 @@ class Receiving(Closeable, Generic[T_co]):
         restarts = {owner: owner.core.restarts}
         try:
             executed.start(message, partial(self._call, message), lambda: inner.put_back([message], restarts))
-        except CALLBACK_ERRORS:
+        except callback_errors():
             self._log_failure("message listener executor", message)
 
     def _log_failure(self, what: str, message: Message[T_co]) -> None:
@@ -353,7 +353,14 @@ class Receiving(Closeable, Generic[T_co]):
         return self._engine.run_eager(self._inner.last_message_ids())
 
     def has_reached_end_of_topic(self) -> bool:
-        """Return whether the topic is terminated and all of its messages are acknowledged. Does not block."""
+        """Return whether the topic is terminated and all of its messages are acknowledged. Does not block.
+
+        A reader acknowledges what it has returned by itself, at the latest in this call: the broker's answer is seen
+        by a later one.
+        """
+        check_generation(self._generation)
+        # The broker tells of the end in answer to that.
+        self._inner.acknowledge_read()
         return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:

@@ -41,6 +41,28 @@ def test_start_of_reader_is_behind_last_dequeued() -> None:
     assert position.start_entry() == (5, 3)
 
 
+@pytest.mark.parametrize(
+    ("last", "entry"),
+    [(at(3), (5, 3)), (at(3, 3, 4), (5, 3)), (at(3, 2, 4), (5, 2)), (at(3, 2), (5, 2)), (at(0, 0, 2), None)],
+    ids=["entry", "end-of-batch", "in-batch", "batch-of-unknown-size", "in-first-batch"],
+)
+def test_read_to_is_the_last_whole_entry(last: MessageId, entry: tuple[int, int] | None) -> None:
+    position = reader()
+    assert position.read_to() is None
+    position.set_last_dequeued(last)
+    assert position.read_to() == entry
+
+
+def test_read_to_of_reader_that_starts_behind() -> None:
+    position, inclusive = reader(at(3)), reader(at(3), inclusive=True)
+    for each in (position, inclusive, reader(MessageId.latest)):
+        assert each.read_to() is None
+        each.last_decoded = (5, 3)
+    assert (position.read_to(), inclusive.read_to()) == ((5, 3), None)
+    position.on_seek(at(9), at(9), inclusive=False)
+    assert position.read_to() is None
+
+
 @pytest.mark.parametrize("last", [at(3), at(3, 3, 4)])
 def test_start_of_consumer_is_next_entry_and_filters_nothing(last: MessageId) -> None:
     position = consumer(MessageId.earliest)

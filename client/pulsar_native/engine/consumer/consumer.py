@@ -95,6 +95,8 @@ class PartitionConsumer(Handler):
         # An interceptor may acknowledge the message from its callback.
         self.lock: contextlib.AbstractContextManager[bool] = threading.Lock() if arriving is None else threading.RLock()
         self.reached_end = False
+        # Of a reader: what it had returned last when it acknowledged, and up to which entry, in this attachment.
+        self._read: tuple[object, EntryKey | None] = (None, None)
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
         self._on_active_change = on_active_change
@@ -262,6 +264,7 @@ class PartitionConsumer(Handler):
         """Send pending acknowledgements, and grant the first permits."""
         with self.lock:
             self.connection = connection
+            self._read = (None, None)
             self.acks.reattached()
             # Before the permits, so that the broker does not redeliver acknowledged messages.
             self.acks.send()
@@ -664,6 +667,28 @@ class PartitionConsumer(Handler):
         """Acknowledge everything up to and including a message. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         self.acks.add_cumulative(message_id, done)
+
+    def acknowledge_read(self) -> None:
+        """Acknowledge what a reader has returned, unless that is done, or more is queued. Thread-safe.
+
+        Only for the broker, which reports the end of a topic, and a backlog, by it. What the reader delivers does not
+        depend on it, and its cursor ends with the attachment: nothing is kept to be sent again.
+        """
+        position, core = self.position, self.core
+        read, acknowledged = self._read
+        last = position.last_dequeued
+        if last is not None and last is read and not core.prefetch.uncounted:
+            return
+        with self.lock:
+            may_write = self.connection is not None and self.is_alive and not self.is_seeking
+            if not may_write or not position.is_stored or core.has_queued():
+                return
+            core.count_dequeued()
+            entry = position.read_to()
+            self._read = (position.last_dequeued, entry)
+            if entry is not None and entry != acknowledged:
+                core.outgoing.append(commands.ack(self.consumer_id, [(*entry, None)], cumulative=True))
+            self.write_outgoing()
 
     def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Request redelivery of a message after the configured delay. Thread-safe."""

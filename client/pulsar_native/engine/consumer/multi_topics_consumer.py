@@ -312,6 +312,7 @@ class MultiTopicsConsumer:
         self._waiters.append(wake)
         if self._wants:
             self._notify_receive_wait()
+        self.acknowledge_read()
         if self.may_have_more():
             self._wake_first()
 
@@ -435,6 +436,12 @@ class MultiTopicsConsumer:
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Acknowledge everything up to and including a message in its topic or partition; `done` waits for it."""
         self.owner(message_id).acknowledge_cumulative(message_id, done)
+
+    def acknowledge_read(self) -> None:
+        """Acknowledge what a reader has returned, of the partitions of which nothing is queued."""
+        if self.config.is_reader:
+            for child in self.children:
+                child.acknowledge_read()
 
     def redeliver_all(self) -> None:
         """Request redelivery of everything unacknowledged."""
@@ -570,12 +577,18 @@ class MultiTopicsConsumer:
         return self.has_queued() or bool(await self._ends_ahead())
 
     async def has_message_available(self) -> bool:
-        """Return True if any partition has a message to read.
+        """Return True if any partition has a message to read; if none has, a reader acknowledges what it returned.
 
         Waits for the next entry where the broker has one: it may be a chunk of a message that no producer completed,
         and an application that then reads would wait without end. By the calling thread (`Engine.run_eager`) as long as
         it need not wait.
         """
+        found = await self._has_message_available()
+        if not found:
+            self.acknowledge_read()
+        return found
+
+    async def _has_message_available(self) -> bool:
         if self.has_queued():
             return True
         ahead = await self._ends_ahead()
@@ -625,9 +638,11 @@ class MultiTopicsConsumer:
 
         With a time limit, or with `counted`, the broker is asked for its counts of what is unacknowledged.
         """
-        reports = await self.subscriptions.close(timeout, counted=counted or timeout is not None)
-        self.ended()
-        return tuple(reports)
+        try:
+            return tuple(await self.subscriptions.close(timeout, counted=counted or timeout is not None))
+        finally:
+            # A cancelled close has ended the consumer, too: those who wait for messages learn it.
+            self.ended()
 
     def close_inline(self, timeout: float | None = None) -> tuple[ConsumerClose, ...] | None:
         """As `close`, in the calling thread if that is possible; else None, without effect. Thread-safe, blocks.

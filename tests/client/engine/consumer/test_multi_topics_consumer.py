@@ -697,6 +697,52 @@ async def test_reached_end_when_every_topic_has(fake: FakeBroker, cores: Cores) 
     assert consumer.has_reached_end and consumer.description == f"{A.full},{B.full}"
 
 
+async def read_all(fake: FakeBroker, consumer: MultiTopicsConsumer) -> None:
+    """Deliver two messages of each partition, and dequeue them."""
+    for number in range(len(consumer.children)):
+        await deliver(fake, consumer, number, 2)
+    assert len(contents(consumer)) == 2 * len(consumer.children)
+
+
+@pytest.mark.parametrize("how", ["wait", "available", "read"])
+async def test_reader_acks_what_it_returned(fake: FakeBroker, cores: Cores, how: str) -> None:
+    reader = await reader_of(fake, cores(fake.url))
+
+    async def moment() -> None:
+        if how == "wait":
+            reader.wait_then(wake)
+            reader.forget_wait(wake)
+        elif how == "available":
+            assert not await reader.has_message_available()
+        else:
+            reader.acknowledge_read()
+
+    def wake() -> None:
+        pass
+
+    await read_all(fake, reader)
+    assert acked(fake) == []
+    ids = [child.consumer_id for child in reader.children]
+    for _ in range(3):
+        await moment()
+    await reader.client.partition_count(TopicName.parse("another"))
+    assert sorted(acked(fake)) == [(ids[0], [1]), (ids[1], [1])]
+    await deliver(fake, reader, 1, 1, first=2)
+    assert contents(reader) == [b"b2"]
+    await moment()
+    await reader.client.partition_count(TopicName.parse("another"))
+    assert acked(fake)[2:] == [(ids[1], [2])]
+
+
+async def test_consumer_acks_nothing_by_itself(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url), subscription_mode=SubscriptionMode.NonDurable)
+    await read_all(fake, consumer)
+    consumer.wait_then(list)
+    consumer.acknowledge_read()
+    await consumer.client.partition_count(TopicName.parse("another"))
+    assert acked(fake) == []
+
+
 # --- has_message_available --------------------------------------------------------------------------------------
 
 

@@ -360,6 +360,57 @@ async def test_seek_of_reader_drops_what_comes_twice(
     assert child.dequeue() is None
 
 
+def read_acks(fake: FakeBroker) -> list[int]:
+    """Return the entries up to which a reader has acknowledged."""
+    assert all(seen.command.ack.ack_type == pb.CommandAck.Cumulative for seen in fake.seen(Kind.ACK))
+    return acked(fake)
+
+
+async def test_acknowledge_read_once_for_a_position(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=1), subscribed, **READER)
+    child.acknowledge_read()
+    fake.peers[0].send(singles(0, 1, 2))
+    assert await take(child, 1) == [b"0", b"1", b"2"]
+    fake.peers[0].send(singles(3, 4))
+    await until(lambda: child.queued_messages() == 2)
+    # More is queued.
+    child.acknowledge_read()
+    assert child.dequeue() is not None and child.dequeue() is not None
+    for _ in range(3):
+        child.acknowledge_read()
+    await round_trip(child)
+    assert read_acks(fake) == [4]
+    # A new attachment has a new cursor, which starts with the last entry.
+    fake.peers[0].close()
+    await until(lambda: child.is_connected and child.attachment == 2)
+    fake.peers[-1].send(singles(4))
+    await until(child.may_have_more)
+    for _ in range(3):
+        child.acknowledge_read()
+    await round_trip(child)
+    assert read_acks(fake) == [4, 4] and child.dequeue() is None
+
+
+async def test_acknowledge_read_never_crosses_seek(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    held = HeldSeeks(fake)
+    child = await partition(cores(fake.url), subscribed, **READER)
+    fake.peers[0].send(singles(5, 6))
+    assert await take(child, 2) == [b"5", b"6"]
+    moving = asyncio.ensure_future(seek.move(child, place(2)))
+    await until(lambda: held.requests)
+    child.acknowledge_read()
+    held.answer(0)
+    await asyncio.wait_for(moving, 5)
+    child.acknowledge_read()
+    await round_trip(child)
+    assert read_acks(fake) == []
+    fake.peers[0].send(singles(2, 3))
+    assert await take(child, 1) == [b"3"]
+    child.acknowledge_read()
+    await round_trip(child)
+    assert read_acks(fake) == [3]
+
+
 async def test_reader_of_non_persistent_drops_nothing(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     # Its entries have no order by id.
     child = await partition(cores(fake.url), subscribed, "non-persistent://public/default/t", **READER)
