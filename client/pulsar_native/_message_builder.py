@@ -151,6 +151,10 @@ def _check_clusters(clusters: object) -> None:
         return
     if not isinstance(clusters, list) or not all(isinstance(name, str) for name in clusters):
         raise InvalidMessage("replication_clusters must be a list of str")
+    try:
+        "".join(clusters).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage("A message's replication_clusters cannot be written as UTF-8") from error
 
 
 def _delivery_time(deliver_at: int | None, deliver_after: timedelta | int | None) -> int | None:

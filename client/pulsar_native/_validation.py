@@ -15,7 +15,7 @@ from pulsar_native.config import (
     MessageListenerExecutor,
     TopicsChangedListener,
 )
-from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_function, check_integer
+from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_function, check_integer, require
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
@@ -99,7 +99,7 @@ def work_of(transaction: object, client: ClientContext) -> TransactionWork:
     """Return the engine's part of a transaction; raise `InvalidConfiguration` if it belongs to another client."""
     work = getattr(transaction, "_work", None)
     if not isinstance(work, TransactionWork):
-        raise InvalidConfiguration(f"transaction must be what new_transaction() gave, not {type(transaction).__name__}")
+        raise InvalidConfiguration(f"txn must be what new_transaction() gave, not {type(transaction).__name__}")
     if work.client is not client:
         raise InvalidConfiguration(
             f"Transaction {work.core.txn_id} was begun by another client: begin it with the client that made the "
@@ -223,6 +223,7 @@ def checked_topics(
     listener: TopicsChangedListener | None = None,
 ) -> list[str] | TopicPattern:
     """Return the topics to subscribe to, or their pattern; raise `InvalidConfiguration` for contradicting options."""
+    require(isinstance(is_pattern, bool), f"is_pattern_topic must be True or False, not {is_pattern!r}")
     if isinstance(topic, re.Pattern) or is_pattern:
         if not isinstance(topic, str | re.Pattern):
             raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")

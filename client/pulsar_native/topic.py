@@ -22,6 +22,8 @@ _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _LARGEST_PARTITION = (1 << 31) - 1
 # The characters the broker allows in the names of tenants and namespaces (NamedEntity).
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
+# Control characters, and lone surrogates, which UTF-8 has no bytes for.
+_REFUSED = re.compile(r"[\0-\x1f\ud800-\udfff]")
 
 
 class TopicName(NamedTuple):
@@ -81,6 +83,13 @@ class TopicName(NamedTuple):
         """Path for HTTP requests: `persistent/tenant/namespace/topic`, the last part percent-encoded."""
         return f"{self.domain}/{self.tenant}/{self.namespace_portion}/{quote(self.local_name, safe='')}"
 
+    @property
+    def schema_path(self) -> str:
+        """Path for HTTP requests about the schema: `schemas/tenant/namespace/topic/schema`, the topic encoded twice."""
+        # The broker decodes it twice (broker-behaviour.md#decoded-twice): encoded once, "a+b" would mean "a b".
+        twice = quote(quote(self.local_name, safe=""), safe="")
+        return f"schemas/{self.tenant}/{self.namespace_portion}/{twice}/schema"
+
     def __str__(self) -> str:
         return self.full
 
@@ -113,8 +122,10 @@ def _parse(name: str) -> TopicName:
             raise InvalidTopicName(
                 f"Invalid {what} {part!r} in topic name {name!r}: letters, digits and -=:._ are allowed"
             )
-    if not local.strip() or any(ord(character) < 0x20 for character in local):
-        raise InvalidTopicName(f"Invalid topic name {name!r}: the topic part is blank or holds control characters")
+    if not local.strip() or _REFUSED.search(local):
+        raise InvalidTopicName(
+            f"Invalid topic name {name!r}: the topic part is blank, or holds control characters or lone surrogates"
+        )
     return TopicName(domain, tenant, namespace, local, _partition_of(local))
 
 

@@ -108,6 +108,7 @@ def test_delays() -> None:
         ({"deliver_after": "soon"}, "deliver_after must be"),
         ({"replication_clusters": "west"}, "replication_clusters must be a list of str"),
         ({"replication_clusters": [1]}, "replication_clusters must be a list of str"),
+        ({"replication_clusters": ["west", "\ud800"]}, "replication_clusters cannot be written as UTF-8"),
     ],
 )
 def test_wrong_parts_are_refused_before_anything_is_sent(parts: dict[str, Any], told: str) -> None:

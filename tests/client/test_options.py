@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import re
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
     SubscriptionMode,
 )
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_pattern import TopicPattern
@@ -336,6 +337,71 @@ def test_schemas_reach_engine(request_of: Request) -> None:
     ):
         decoder, wire = request_of(method, {"topic": "t", "schema": schema, **needed})[2:4]
         assert (decoder.decode(b"text", None), wire.name) == ("text", "STRING"), method
+
+
+TOPIC: dict[str, Any] = {"topic": "t"}
+SUBSCRIPTION: dict[str, Any] = {**TOPIC, "subscription_name": "s"}
+START: dict[str, Any] = {**TOPIC, "start_message_id": MessageId.earliest}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("create_producer", {**TOPIC, "max_pending_messages": 1.5}, "max_pending_messages must be an int"),
+    ("subscribe", {**SUBSCRIPTION, "priority_level": 1.5}, "priority_level must be an int"),
+    ("create_reader", {**START, "max_pending_chunked_message": 1.5}, "max_pending_chunked_message must be an int"),
+    ("create_producer", {**TOPIC, "interceptors": 5}, "interceptors must be a list of Producer.* not int"),
+    ("subscribe", {**SUBSCRIPTION, "interceptors": True}, "interceptors must be a list of Consumer.* not bool"),
+    ("create_reader", {**START, "interceptors": print}, "interceptors must be a list of Reader.* not builtin"),
+    ("create_producer", {**TOPIC, "producer_name": "\ud800"}, "producer_name must not hold a lone surrogate"),
+    ("subscribe", {**SUBSCRIPTION, "subscription_name": "\ud800"}, "subscription_name must not hold a lone"),
+    ("subscribe", {**SUBSCRIPTION, "topic": re.compile("\ud800")}, "topic pattern must not hold a lone surrogate"),
+    ("create_reader", {**START, "reader_name": "\ud800"}, "reader_name must not hold a lone surrogate"),
+    ("create_table_view", {**TOPIC, "subscription_name": "\ud800"}, "subscription_name must not hold a lone"),
+    ("create_producer", {"topic": "\ud800"}, "Invalid topic name .* lone surrogates"),
+    ("subscribe", {**SUBSCRIPTION, "topic": ["t", "\ud800"]}, "Invalid topic name .* lone surrogates"),
+    ("create_reader", {**START, "topic": "\ud800"}, "Invalid topic name .* lone surrogates"),
+    ("create_table_view", {"topic": "\ud800"}, "Invalid topic name .* lone surrogates"),
+]
+
+
+def create(api: str, method: str, options: dict[str, Any]) -> None:
+    """Call a method of a client whose broker does not exist."""
+
+    async def create_async() -> None:
+        async with pulsar_native.asyncio.Client(URL, operation_timeout_seconds=1) as client:
+            await getattr(client, method)(**options)
+
+    if api == "asyncio":
+        asyncio.run(create_async())
+    else:
+        with pulsar_native.Client(URL, operation_timeout_seconds=1) as client:
+            getattr(client, method)(**options)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("method", "options", "words"), REFUSED, ids=[f"{number}-{each[0]}" for number, each in enumerate(REFUSED)]
+)
+def test_option_refused_before_connecting(api: str, method: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises((InvalidConfiguration, InvalidTopicName), match=words):
+        create(api, method, options)
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    ("package", "kind"),
+    [("lz4.block", CompressionType.LZ4), ("zstandard", CompressionType.ZSTD), ("cramjam", CompressionType.SNAPPY)],
+    ids=["lz4", "zstd", "snappy"],
+)
+def test_missing_codec_refused_before_connecting(
+    monkeypatch: pytest.MonkeyPatch, api: str, package: str, kind: CompressionType
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InvalidConfiguration, match=f"{kind.name} needs the package"):
+        create(api, "create_producer", {**TOPIC, "compression_type": kind})
+
+
+@pytest.mark.parametrize("value", ["no", 0, 5, None], ids=repr)
+def test_is_pattern_topic_of_another_type_raises(value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="is_pattern_topic must be True or False"):
+        create("asyncio", "subscribe", {**SUBSCRIPTION, "is_pattern_topic": value})
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -85,7 +85,9 @@ def test_names_java_refuses_are_refused(given: str) -> None:
         TopicName.parse(given)
 
 
-@pytest.mark.parametrize("given", ["x\n", "persistent://public/default/x\x01y", "Persistent://t/ns/x", "x\0"])
+@pytest.mark.parametrize(
+    "given", ["x\n", "persistent://public/default/x\x01y", "Persistent://t/ns/x", "x\0", "x\ud800"], ids=ascii
+)
 def test_names_that_java_lets_pass_but_nobody_means(given: str) -> None:
     with pytest.raises(InvalidTopicName):
         TopicName.parse(given)
@@ -115,6 +117,7 @@ def test_parts() -> None:
     assert (name.domain, name.tenant, name.namespace_portion) == ("non-persistent", "t", "ns")
     assert (name.namespace, name.local_name) == ("t/ns", "a b&c-partition-3")
     assert name.lookup_path == "non-persistent/t/ns/a%20b%26c-partition-3"
+    assert name.schema_path == "schemas/t/ns/a%2520b%2526c-partition-3/schema"
     assert pickle.loads(pickle.dumps(name)) == name
 
 

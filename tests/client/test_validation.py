@@ -65,3 +65,8 @@ def test_checked_topics() -> None:
         _validation.checked_topics("a.*", config, is_pattern=True),
     ):
         assert isinstance(pattern, TopicPattern) and pattern.for_broker == "public/default/a.*"
+
+
+def test_work_of_no_transaction_names_the_parameter() -> None:
+    with pytest.raises(InvalidConfiguration, match="txn must be what new_transaction"):
+        _validation.work_of(5, None)  # type: ignore[arg-type]

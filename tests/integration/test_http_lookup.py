@@ -15,12 +15,13 @@ from pulsar_native import (
     AuthenticationToken,
     AuthorizationError,
     LookupError,
+    MessageId,
     PulsarException,
     TopicNotFound,
 )
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.enums import RegexSubscriptionMode
-from pulsar_native.schema import AvroSchema, Integer, Record, String
+from pulsar_native.schema import AutoConsumeSchema, AvroSchema, Integer, Long, Record, String
 from pulsar_native.topic import TopicName
 from support.apis import Api
 from support.brokers import Broker, NewTopic
@@ -145,6 +146,25 @@ def test_a_key_value_schema_is_the_same_both_ways(api: Api, broker: WebBroker, t
     over_http, binary = found
     assert over_http == binary and over_http.version == binary.version == 0
     assert over_http.data == len(key).to_bytes(4, "big") + key.encode() + bytes(4)
+
+
+class Price(Record):  # type: ignore[misc]
+    """A row of another topic."""
+
+    euros = Long(required=True)
+
+
+@pytest.mark.proves("C30")
+@pytest.mark.parametrize(
+    ("odd", "sibling"), [("a+b", "a b"), ("50%25", "50%"), ("100%", "100")], ids=["plus", "encoded", "percent"]
+)
+def test_schemas_of_names_encoded_alike(api: Api, broker: WebBroker, topic: NewTopic, odd: str, sibling: str) -> None:
+    base = topic()
+    binary, client = api.client(broker.binary_url), api.client(broker.service_url)
+    binary.create_producer(f"{base}{sibling}", schema=AvroSchema(Row)).close()
+    binary.create_producer(f"{base}{odd}", schema=AvroSchema(Price)).send(Price(euros=7))
+    reader = client.create_reader(f"{base}{odd}", MessageId.earliest, schema=AutoConsumeSchema())
+    assert dict(reader.read_next(10_000).value()) == {"euros": 7}
 
 
 @pytest.mark.proves("C30")

@@ -25,7 +25,7 @@ from pulsar_native.admin.stats import (
     TopicStats,
 )
 from pulsar_native.auth.base import Authentication, AuthenticationDisabled
-from pulsar_native.config.base import check_integer
+from pulsar_native.config.base import MAX_I32, MAX_I64, check_encodable, check_integer
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -123,8 +123,8 @@ class AdminClient:
         -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
         the broker must have topic policies enabled.
         """
-        check_integer("minutes", minutes, -1)
-        check_integer("mb", mb, -1)
+        check_integer("minutes", minutes, -1, MAX_I32)
+        check_integer("mb", mb, -1, MAX_I64)
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
@@ -171,12 +171,12 @@ class AdminClient:
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic; raises `AlreadyExists`, also for an unpartitioned topic of that name."""
-        check_integer("partitions", partitions, 1)
+        check_integer("partitions", partitions, 1, MAX_I32)
         self._ask_topic("create partitioned topic", "PUT", topic, "/partitions", body=partitions)
 
     def update_partitions(self, topic: str, partitions: int) -> None:
         """Raise the number of partitions of a partitioned topic; it can never shrink (`AdminError`, status 422)."""
-        check_integer("partitions", partitions, 1)
+        check_integer("partitions", partitions, 1, MAX_I32)
         self._ask_topic("update the partitions of", "POST", topic, "/partitions", body=partitions)
 
     def partitions(self, topic: str) -> int:
@@ -257,23 +257,26 @@ class AdminClient:
         partitioned topic must be asked of the partition it belongs to.
         """
         path, body = f"/subscription/{_subscription(subscription)}", _position(position)
+        action = f"create subscription {subscription} of"
         # The broker would make a topic that does not exist (broker-behaviour.md#admin-creates-topics).
-        self.partitions(topic)
-        self._ask_topic(f"create subscription {subscription} of", "PUT", topic, path, body=body)
+        _number(_object(self._ask_topic(action, "GET", topic, "/partitions")), "partitions")
+        self._ask_topic(action, "PUT", topic, path, body=body)
 
     def reset_cursor(self, topic: str, subscription: str, position: MessageId | int, *, excluded: bool = False) -> None:
         """Move a subscription to a message id or to a publish time (ms since the epoch). Consumers are disconnected.
 
         Messages from there on are delivered again, those before it count as acknowledged. `excluded` begins after the
-        message of an id. A time, `MessageId.earliest` and `latest` also move the partitions of a partitioned topic; an
-        id moves one partition or an unpartitioned topic. Raises `SubscriptionNotFound`, `TopicNotFound`.
+        message of an id. A time also moves the partitions of a partitioned topic; an id, `MessageId.earliest` and
+        `latest` move one partition or an unpartitioned topic. Raises `SubscriptionNotFound`, `TopicNotFound`.
         """
         path = f"/subscription/{_subscription(subscription)}/resetcursor"
         body: object = None
         if isinstance(position, MessageId):
             body = {**_position(position), "excluded": excluded}
-        elif isinstance(position, bool) or not isinstance(position, int) or position < 0:
-            raise InvalidConfiguration(f"position must be a MessageId or milliseconds of at least 0, not {position!r}")
+        elif isinstance(position, bool) or not isinstance(position, int) or not 0 <= position <= MAX_I64:
+            raise InvalidConfiguration(
+                f"position must be a MessageId or milliseconds from 0 to {MAX_I64}, not {position!r}"
+            )
         else:
             path += f"/{position}"
         self._ask_topic(f"reset subscription {subscription} of", "POST", topic, path, body=body)
@@ -284,8 +287,7 @@ class AdminClient:
         The broker counts entries, which may be batches of messages. A partitioned topic is refused
         (`NotAllowedError`). Raises `SubscriptionNotFound`.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidConfiguration(f"count must be a whole number of at least 1, not {count!r}")
+        check_integer("count", count, 1, MAX_I32)
         path = f"/subscription/{_subscription(subscription)}/skip/{count}"
         self._ask_topic(f"skip messages of subscription {subscription} of", "POST", topic, path)
 
@@ -296,8 +298,7 @@ class AdminClient:
 
     def expire_messages(self, topic: str, subscription: str, seconds: int) -> None:
         """Acknowledge the messages of a subscription that are older than so many seconds."""
-        if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 1:
-            raise InvalidConfiguration(f"seconds must be a whole number of at least 1, not {seconds!r}")
+        check_integer("seconds", seconds, 1, MAX_I32)
         path = f"/subscription/{_subscription(subscription)}/expireMessages/{seconds}"
         self._ask_topic(f"expire messages of subscription {subscription} of", "POST", topic, path)
 
@@ -315,7 +316,7 @@ class AdminClient:
         An estimate: the broker's search assumes that times never decrease. After the last message it is the id of the
         next one; for time 0 it is (-1, -1), the earliest.
         """
-        check_integer("timestamp_ms", timestamp_ms, 0)
+        check_integer("timestamp_ms", timestamp_ms, 0, MAX_I64)
         answer = self._ask_one("find a time in", "GET", topic, f"/messageid/{timestamp_ms}")
         return _message_id(_parsed(answer))
 
@@ -357,8 +358,7 @@ class AdminClient:
 
     def set_message_ttl(self, namespace_or_topic: str, seconds: int) -> None:
         """Have messages acknowledged for every subscription after so many seconds; 0 switches that off."""
-        if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 0:
-            raise InvalidConfiguration(f"seconds must be a whole number of at least 0, not {seconds!r}")
+        check_integer("seconds", seconds, 0, MAX_I32)
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/messageTTL"
             self._ask(f"set the message TTL of {namespace_or_topic}", "POST", path, body=seconds)
@@ -395,11 +395,14 @@ class AdminClient:
             raise InvalidConfiguration(f"policy must be one of {', '.join(BACKLOG_QUOTA_POLICIES)}, not {policy!r}")
         if not any(value is not None for value in given.values()):
             raise InvalidConfiguration("a backlog quota needs limit_bytes or limit_seconds")
+        # Both before the first request: one of two wrong limits changes nothing.
+        if limit_bytes is not None:
+            check_integer("limit_bytes", limit_bytes, 1, MAX_I64)
+        if limit_seconds is not None:
+            check_integer("limit_seconds", limit_seconds, 1, MAX_I32)
         for kind, value in given.items():
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidConfiguration(f"a limit of a backlog quota must be at least 1, not {value!r}")
             limit = {"limitSize": value} if kind == "destination_storage" else {"limitTime": value}
             # Without a size the broker takes 0 for the limit.
             body = {"limitSize": -1, "limitTime": -1, **limit, "policy": policy}
@@ -431,9 +434,9 @@ class AdminClient:
         schema type unknown to this client.
         """
         name = _checked(TopicName.parse(topic).base)
-        path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
+        path = f"/{name.schema_path}"
         if version is not None:
-            check_integer("version", version, 0)
+            check_integer("version", version, 0, MAX_I64)
             path += f"/{version}"
         try:
             found = _object(self._ask(f"get the schema of {name}", "GET", path, topic=name.full))
@@ -449,7 +452,7 @@ class AdminClient:
         if not isinstance(schema, SchemaInfo):
             raise InvalidConfiguration(f"schema must be a SchemaInfo (schema_info() of a schema), not {schema!r}")
         name = _checked(TopicName.parse(topic).base)
-        path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
+        path = f"/{name.schema_path}"
         body = {
             "type": schema.type.name,
             "schema": definition_to_rest(schema.data) if schema.type is SchemaType.KEY_VALUE else schema.data.decode(),
@@ -467,7 +470,7 @@ class AdminClient:
         A topic without a schema is no error to the broker.
         """
         name = _checked(TopicName.parse(topic).base)
-        path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
+        path = f"/{name.schema_path}"
         self._ask(f"delete the schema of {name}", "DELETE", path, topic=name.full, query={"force": force})
 
     # ---- life --------------------------------------------------------------------------------------------------------
@@ -543,7 +546,8 @@ def _namespace(namespace: str) -> str:
 def _subscription(name: str) -> str:
     if not isinstance(name, str) or not name.strip() or name in (".", ".."):
         raise InvalidConfiguration(f"Invalid subscription name {name!r}")
-    # Encoded twice, since the broker decodes these names twice (seen on 4.2.4): encoded once, "a+b" would mean "a b".
+    check_encodable("The subscription name", name)
+    # The broker decodes these names twice, too (broker-behaviour.md#decoded-twice).
     return quote(quote(name, safe=""), safe="")
 
 

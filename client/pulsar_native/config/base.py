@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Self
@@ -22,6 +23,9 @@ MAX_I32 = 2**31 - 1
 MAX_U32 = 2**32 - 1
 MAX_I64 = 2**63 - 1
 MAX_U64 = 2**64 - 1
+
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class Config:
@@ -140,7 +144,13 @@ def check_integer(name: str, value: Any, minimum: float, maximum: float = float(
     check_number(name, value, minimum, maximum)
 
 
-def check_texts(config: Config, *names: str) -> None:
+def check_encodable(name: str, text: str) -> None:
+    """Raise for text that cannot be sent: UTF-8 has no lone surrogates, such as `os.fsdecode` makes of other bytes."""
+    # Without the text, which may be a user name.
+    require(_SURROGATE.search(text) is None, f"{name} must not hold a lone surrogate: UTF-8 has none")
+
+
+def check_paths(config: Config, *names: str) -> None:
     """Raise unless these options are None or a str; a blank str becomes None, as in the official client."""
     for name in names:
         value = getattr(config, name)
@@ -149,11 +159,22 @@ def check_texts(config: Config, *names: str) -> None:
             object.__setattr__(config, name, None)
 
 
+def check_texts(config: Config, *names: str) -> None:
+    """Check these options as `check_paths` does, and that they can be sent."""
+    check_paths(config, *names)
+    for name in names:
+        value = getattr(config, name)
+        if value is not None:
+            check_encodable(name, value)
+
+
 def check_strings(name: str, value: Mapping[str, str] | None) -> None:
     if value is None:
         return
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
         raise InvalidConfiguration(f"{name} must be a mapping of str to str")
+    for pair in value.items():
+        check_encodable(name, "".join(pair))
 
 
 def check_topic(name: object, otherwise: str) -> None:

@@ -13,6 +13,7 @@ from pulsar_native.config.base import (
     MAX_I64,
     MAX_U64,
     Config,
+    check_encodable,
     check_integer,
     check_key_reader,
     check_number,
@@ -215,7 +216,7 @@ class ConsumerConfig(Config):
 
     @property
     def is_reader(self) -> bool:
-        """True for the consumer of a reader, which acknowledges nothing and is alone on its subscription."""
+        """True for the consumer of a reader, which acknowledges by itself and is alone on its subscription."""
         return self.start_message_id is not None
 
     @property
@@ -260,6 +261,7 @@ class ConsumerConfig(Config):
 
 def _check_subscription_name(name: str, value: object) -> None:
     require(isinstance(value, str) and bool(value.strip()), f"a consumer needs a non-blank {name}")
+    check_encodable(name, str(value))
 
 
 def _check_precision(name: str, value: object) -> None:
@@ -298,22 +300,23 @@ def _check_dead_letter_policy(name: str, value: object) -> None:
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "subscription_name": _check_subscription_name,
     "receiver_queue_size": partial(check_integer, minimum=0, maximum=MAX_I32),
-    "max_total_receiver_queue_size_across_partitions": partial(check_number, minimum=1, maximum=MAX_I32),
+    "max_total_receiver_queue_size_across_partitions": partial(check_integer, minimum=1, maximum=MAX_I32),
     "negative_ack_redelivery_delay_ms": partial(check_integer, minimum=0, maximum=MAX_I64),
     "negative_ack_redelivery_delay_precision": _check_precision,
     "negative_ack_redelivery_backoff": _check_backoff,
     "ack_timeout_redelivery_backoff": _check_backoff,
+    "unacked_messages_tick_ms": partial(check_number, minimum=100),
     "acknowledgment_group_time_ms": partial(check_number, minimum=0),
-    "max_acknowledgment_group_size": partial(check_number, minimum=1),
+    "max_acknowledgment_group_size": partial(check_integer, minimum=1),
     "dead_letter_policy": _check_dead_letter_policy,
     "properties": check_strings,
     "subscription_properties": check_strings,
-    "priority_level": partial(check_number, minimum=0, maximum=MAX_I32),
+    "priority_level": partial(check_integer, minimum=0, maximum=MAX_I32),
     "topic_configurations": _check_topic_configurations,
     "crypto_key_reader": check_key_reader,
     "batch_receive_policy": _check_batch_receive_policy,
     "pattern_auto_discovery_period": partial(check_number, minimum=0),
-    "max_pending_chunked_message": partial(check_number, minimum=0, maximum=MAX_U64),
+    "max_pending_chunked_message": partial(check_integer, minimum=0, maximum=MAX_U64),
     "expire_time_of_incomplete_chunked_message_ms": partial(check_number, minimum=0),
     "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
 }

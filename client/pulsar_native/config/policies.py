@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol, Self
 
-from pulsar_native.config.base import MAX_I32, MAX_I64, Config, check_integer, check_number, require
+from pulsar_native.config.base import MAX_I32, MAX_I64, Config, check_encodable, check_integer, require
 from pulsar_native.config.producer import ProducerConfig
 from pulsar_native.enums import KeySharedMode
 from pulsar_native.exceptions import InvalidConfiguration
@@ -208,7 +208,8 @@ class DeadLetterPolicy(Config):
     :param max_redeliver_count: number of redeliveries after which a message goes to the dead-letter topic, at least 1.
     :param dead_letter_topic: the dead-letter topic. Default `{topic}-{subscription}-DLQ`, as in the Java client;
         without a retry topic, `{topic}` is the partition's name.
-    :param retry_letter_topic: the retry topic. Default `{topic}-{subscription}-RETRY`.
+    :param retry_letter_topic: the retry topic. Default `{topic}-{subscription}-RETRY`. Consumers of one subscription
+        that share it get each other's messages, and so need the same schema.
     :param initial_subscription_name: subscription created together with the dead-letter topic, so that its messages do
         not expire unread (PIP-124). Default None.
     :param dead_letter_producer_options: options of `create_producer` for the dead-letter topic, except `topic`. Default
@@ -224,11 +225,13 @@ class DeadLetterPolicy(Config):
     retry_letter_producer_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_number("max_redeliver_count", self.max_redeliver_count, 1, MAX_I32)
+        check_integer("max_redeliver_count", self.max_redeliver_count, 1, MAX_I32)
         for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
             value = getattr(self, name)
             blank = value is not None and not (isinstance(value, str) and value.strip())
             require(not blank, f"{name} must be None or a non-blank str")
+        if self.initial_subscription_name is not None:
+            check_encodable("initial_subscription_name", self.initial_subscription_name)
         for name in ("dead_letter_topic", "retry_letter_topic"):
             if getattr(self, name) is not None:
                 TopicName.parse(getattr(self, name))

@@ -13,6 +13,7 @@ from pulsar_native.config.base import (
     MAX_U32,
     MAX_U64,
     Config,
+    check_encodable,
     check_integer,
     check_key_reader,
     check_no_coroutine,
@@ -155,6 +156,8 @@ class ProducerConfig(Config):
             all(isinstance(name, str) and bool(name) for name in names),
             "encryption_key and encryption_keys must be non-empty names",
         )
+        for name in self.encryption_keys:
+            check_encodable("encryption_keys", name)
         require(
             not names or self.crypto_key_reader is not None,
             "encryption_key needs a crypto_key_reader, for instance CryptoKeyReader(public_key_path, private_key_path)",
@@ -199,14 +202,14 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "topic": _check_topic,
     "initial_sequence_id": _check_sequence_id,
     "send_timeout_millis": partial(check_integer, minimum=0, maximum=MAX_I32),
-    "compression_min_msg_body_size": partial(check_number, minimum=0),
-    "max_pending_messages": partial(check_number, minimum=0, maximum=MAX_I32),
-    "max_pending_messages_across_partitions": partial(check_number, minimum=0, maximum=MAX_I32),
-    "batching_max_messages": partial(check_number, minimum=1, maximum=MAX_U32),
+    "compression_min_msg_body_size": partial(check_integer, minimum=0),
+    "max_pending_messages": partial(check_integer, minimum=0, maximum=MAX_I32),
+    "max_pending_messages_across_partitions": partial(check_integer, minimum=0, maximum=MAX_I32),
+    "batching_max_messages": partial(check_integer, minimum=1, maximum=MAX_U32),
     # With 0 bytes or milliseconds no message waits for another one.
-    "batching_max_allowed_size_in_bytes": partial(check_number, minimum=0, maximum=MAX_U64),
+    "batching_max_allowed_size_in_bytes": partial(check_integer, minimum=0, maximum=MAX_U64),
     "batching_max_publish_delay_ms": partial(check_number, minimum=0, maximum=MAX_U64),
-    "chunk_max_message_size": partial(check_number, minimum=-1),
+    "chunk_max_message_size": partial(check_integer, minimum=-1),
     "message_router": _check_router,
     "round_robin_partition_switch_frequency": partial(check_number, minimum=1),
     "properties": check_strings,
@@ -214,6 +217,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "crypto_key_reader": check_key_reader,
     "auto_update_partitions_interval_seconds": partial(check_number, minimum=0.001),
 }
-_TEXTS = frozenset({"producer_name", "encryption_key"})
+_TEXTS = frozenset({"producer_name", "encryption_key", "initial_subscription_name"})
 # Options whose values are checked against each other.
 _ENCRYPTION = frozenset({"encryption_key", "encryption_keys", "crypto_key_reader"})

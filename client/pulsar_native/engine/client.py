@@ -59,6 +59,7 @@ from pulsar_native.service_info import ServiceInfo
 from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.compression import check_installed
 
 _log = get_logger("pulsar_native.client")
 
@@ -248,6 +249,7 @@ class ClientCore:
 
         By the calling thread as far as `Engine.run_eager` allows, for a topic without partitions.
         """
+        check_installed(config.compression_type)
         await self._begin(chain is None and not config.encryption_key_names)
         # One operation, however many requests it takes.
         deadline = self.deadline()

@@ -88,7 +88,7 @@ class HttpLookup:
 
     async def schema(self, topic: TopicName, version: bytes | None) -> pb.CommandGetSchemaResponse:
         """Return the topic's schema in the form of the binary protocol."""
-        path = f"/admin/v2/schemas/{topic.lookup_path.partition('/')[2]}/schema"
+        path = f"/admin/v2/{topic.schema_path}"
         if version is not None:
             path += f"/{int.from_bytes(version, 'big', signed=True)}"
         found = _object(await self._get(path, {}, topic.full), topic.full)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pulsar_native.config.base import check_encodable
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.topic import TopicName
 
@@ -56,6 +57,7 @@ class TopicPattern:
         text = compiled.pattern
         if not isinstance(text, str):
             raise InvalidConfiguration("A topic pattern must be one of str, not of bytes")
+        check_encodable("A topic pattern", text)
         namespace, without_domain = _split(text)
         flags = compiled.flags & ~re.UNICODE
         return TopicPattern(

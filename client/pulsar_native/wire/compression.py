@@ -40,6 +40,13 @@ def compress(kind: CompressionType, data: Data) -> bytes:
     return _COMPRESS[kind](data)
 
 
+def check_installed(kind: CompressionType) -> None:
+    """Raise `InvalidConfiguration` when the codec's package is not installed."""
+    package = _PACKAGES.get(kind)
+    if package is not None:
+        package()
+
+
 def decompress(kind: CompressionType, data: Data, uncompressed_size: int, max_size: int) -> bytes:
     """Return the uncompressed body.
 
@@ -156,6 +163,11 @@ def _pooled(idle: deque[Any], create: Callable[[], Any]) -> Any:
         return create()
 
 
+_PACKAGES: dict[CompressionType, Callable[[], Any]] = {
+    CompressionType.LZ4: _lz4,
+    CompressionType.ZSTD: _zstandard,
+    CompressionType.SNAPPY: _snappy,
+}
 _COMPRESS: dict[CompressionType, Callable[[Data], bytes]] = {
     CompressionType.LZ4: _compress_lz4,
     CompressionType.ZLib: _compress_zlib,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,7 +17,7 @@ from pulsar_native.exceptions import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pulsar_native.schema import KeyValueSchema, SchemaInfo, SchemaType, StringSchema
+from pulsar_native.schema import AvroSchema, KeyValueSchema, SchemaInfo, SchemaType, StringSchema
 from support.brokers import Broker, NewTopic
 from support.until import next_millisecond, wait_until
 
@@ -75,8 +76,9 @@ def test_create_subscription_at_each_position(admin: AdminClient, client: Client
     assert unread(client, name, "latest", 1) == [b"3"]
     assert unread(client, name, "earliest", 4) == [b"0", b"1", b"2", b"3"]
     assert unread(client, name, "second", 3) == [b"1", b"2", b"3"]
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(TopicNotFound) as caught:
         admin.create_subscription(topic(), "s")
+    assert str(caught.value).startswith("create subscription s of persistent://")
 
 
 @pytest.mark.proves("A26")
@@ -282,3 +284,32 @@ def test_delete_schema(admin: AdminClient, topic: NewTopic) -> None:
     admin.upload_schema(name, SchemaInfo("s", SchemaType.STRING))
     admin.delete_schema(name, force=True)
     assert admin.get_schema(name) is None
+
+
+@pytest.mark.proves("A26")
+def test_schemas_of_topics_encoded_alike(admin: AdminClient, topic: NewTopic, client: Client) -> None:
+    # Pairs of names of which the broker takes the first for the second where it decodes once too often.
+    pairs = [("a+b", "a b"), ("50%25", "50%"), ("x%41", "xA"), ("p%2Fq", "pq"), ("ü+", "ü ")]
+    base = topic()
+    names = [f"{base}{local}" for pair in pairs for local in pair]
+    # Each has a schema of its own: registered by a producer, which asks over the binary protocol, or uploaded.
+    own = [AvroSchema(None, schema_definition={**json.loads(FLIGHT), "name": f"F{number}"}) for number in range(10)]
+    for number, (name, schema) in enumerate(zip(names, own, strict=True)):
+        if number % 4 < 2:
+            client.create_producer(name, schema=schema).close()
+        else:
+            admin.create_topic(name)
+            assert admin.upload_schema(name, schema.schema_info()) == 0
+        # A producer with it is accepted, so it is the schema of this topic.
+        client.create_producer(name, schema=schema).close()
+
+    def records() -> list[object]:
+        found = [admin.get_schema(name) for name in names]
+        return [each and each.definition()["name"] for each in found]
+
+    expected: list[object] = [f"F{number}" for number in range(10)]
+    assert records() == expected
+    for number in range(0, 10, 2):
+        admin.delete_schema(names[number], force=True)
+        expected[number] = None
+        assert records() == expected

@@ -232,7 +232,7 @@ def test_namespace_invalid_raises_before_io(name: str) -> None:
         AdminClient("http://127.0.0.1:1").create_namespace(name)
 
 
-@pytest.mark.parametrize("name", ["", " ", ".", ".."])
+@pytest.mark.parametrize("name", ["", " ", ".", "..", "x\ud800"], ids=ascii)
 def test_subscription_invalid_raises_before_io(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match="subscription"):
         AdminClient("http://127.0.0.1:1").delete_subscription("x", name)
@@ -531,12 +531,41 @@ def test_literal_secret_hidden_and_not_picklable() -> None:
         ("get_schema", ("t", "x"), "version must be an int, not str"),
         ("get_schema", ("t", -1), "version must be at least 0"),
         ("upload_schema", ("t", None), "schema must be a SchemaInfo"),
+        # Numbers that Java's int or long does not hold.
+        ("create_partitioned_topic", ("t", 1 << 31), "partitions must be at least 1 and at most 2147483647"),
+        ("update_partitions", ("t", 1 << 31), "partitions must be at least 1 and at most 2147483647"),
+        ("set_retention", ("t", 1 << 31, 1), "minutes must be at least -1 and at most 2147483647"),
+        ("set_retention", ("public/default", 1, 1 << 63), "mb must be at least -1 and at most 9223372036854775807"),
+        ("set_message_ttl", ("t", 1 << 31), "seconds must be at least 0 and at most 2147483647"),
+        ("set_message_ttl", ("public/default", 1 << 31), "seconds must be at least 0 and at most 2147483647"),
+        ("expire_messages", ("t", "s", 1 << 31), "seconds must be at least 1 and at most 2147483647"),
+        ("skip_messages", ("t", "s", 1 << 31), "count must be at least 1 and at most 2147483647"),
+        ("message_id_by_time", ("t", 1 << 63), "timestamp_ms must be at least 0 and at most 9223372036854775807"),
+        ("reset_cursor", ("t", "s", 1 << 63), "position must be a MessageId or milliseconds from 0 to 92233720368547"),
+        ("get_schema", ("t", 1 << 63), "version must be at least 0 and at most 9223372036854775807"),
     ],
 )
 def test_argument_of_other_type_raises_before_request(method: str, arguments: tuple[object, ...], words: str) -> None:
     with http_peer(lambda asked: Answer(200, b"{}")) as other:
         with pytest.raises(InvalidConfiguration, match=words):
             getattr(AdminClient(other.url), method)(*arguments)
+        assert not other.asked
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"limit_bytes": 1 << 63}, "limit_bytes must be at least 1 and at most 9223372036854775807"),
+        ({"limit_seconds": 1 << 31}, "limit_seconds must be at least 1 and at most 2147483647"),
+        ({"limit_bytes": 5, "limit_seconds": 1.5}, "limit_seconds must be an int, not float"),
+        ({"limit_bytes": 0}, "limit_bytes must be at least 1"),
+    ],
+    ids=["bytes", "seconds", "second-of-two", "zero"],
+)
+def test_backlog_quota_out_of_range_asks_nothing(limits: dict[str, Any], words: str) -> None:
+    with http_peer(lambda asked: Answer(204)) as other:
+        with pytest.raises(InvalidConfiguration, match=words):
+            AdminClient(other.url).set_backlog_quota("t", "producer_exception", **limits)
         assert not other.asked
 
 

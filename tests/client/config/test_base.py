@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 from typing import Any
 
@@ -16,6 +17,7 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
 )
+from pulsar_native.crypto import CryptoKeyReader
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
@@ -53,6 +55,66 @@ class CoroutineKeyReader:
 def test_key_reader_of_coroutines_raises(kind: type[Any], options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match=r"crypto_key_reader\.get_public_key must be a plain function"):
         kind.from_mapping({**options, "crypto_key_reader": CoroutineKeyReader()})
+
+
+COUNTS: list[tuple[type[Any], str]] = [
+    (ProducerConfig, "max_pending_messages"),
+    (ProducerConfig, "max_pending_messages_across_partitions"),
+    (ProducerConfig, "batching_max_messages"),
+    (ProducerConfig, "batching_max_allowed_size_in_bytes"),
+    (ProducerConfig, "chunk_max_message_size"),
+    (ProducerConfig, "compression_min_msg_body_size"),
+    (ConsumerConfig, "receiver_queue_size"),
+    (ConsumerConfig, "max_total_receiver_queue_size_across_partitions"),
+    (ConsumerConfig, "max_acknowledgment_group_size"),
+    (ConsumerConfig, "max_pending_chunked_message"),
+    (ConsumerConfig, "priority_level"),
+    (DeadLetterPolicy, "max_redeliver_count"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), COUNTS, ids=[name for _, name in COUNTS])
+@pytest.mark.parametrize("value", [1.5, 2.0, float("inf"), float("nan"), True, "3"], ids=repr)
+def test_count_that_is_no_int_raises(kind: type[Any], name: str, value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"^{name} must be an int, not {type(value).__name__}"):
+        kind.from_mapping({**dict(MINIMAL)[kind], name: value})
+
+
+BAD = "name\ud800"
+TEXTS: list[tuple[type[Any], str, object]] = [
+    (ClientConfig, "listener_name", BAD),
+    (ProducerConfig, "producer_name", BAD),
+    (ProducerConfig, "initial_subscription_name", BAD),
+    (ProducerConfig, "properties", {"a": BAD}),
+    (ProducerConfig, "properties", {BAD: "a"}),
+    (ConsumerConfig, "subscription_name", BAD),
+    (ConsumerConfig, "consumer_name", BAD),
+    (ConsumerConfig, "properties", {"a": BAD}),
+    (ConsumerConfig, "subscription_properties", {"a": BAD}),
+    (ReaderConfig, "reader_name", BAD),
+    (ReaderConfig, "subscription_name", BAD),
+    (ReaderConfig, "subscription_role_prefix", BAD),
+    (DeadLetterPolicy, "initial_subscription_name", BAD),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), TEXTS, ids=[f"{kind.__name__}-{name}" for kind, name, _ in TEXTS])
+def test_text_with_lone_surrogate_raises(kind: type[Any], name: str, value: object) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"^{name} must not hold a lone surrogate"):
+        kind.from_mapping({**dict(MINIMAL)[kind], name: value})
+
+
+@pytest.mark.parametrize("name", ["encryption_key", "encryption_keys"])
+def test_key_name_with_lone_surrogate_raises(name: str) -> None:
+    names: object = BAD if name == "encryption_key" else ["good", BAD]
+    with pytest.raises(InvalidConfiguration, match=f"^{name} must not hold a lone surrogate"):
+        ProducerConfig.from_mapping({"topic": "t", name: names, "crypto_key_reader": CryptoKeyReader("a", "b")})
+
+
+def test_path_with_lone_surrogate_is_a_file_name() -> None:
+    # What os.fsdecode makes of a file name that is not UTF-8.
+    path = os.fsdecode(b"/tmp/\xff.pem")
+    assert ClientConfig(service_url=URL, tls_trust_certs_file_path=path).tls_trust_certs_file_path == path
 
 
 @pytest.mark.proves("C18", "C118")

@@ -46,6 +46,8 @@ from pulsar_native.message_id import MessageId
             "at least 100",
             marks=pytest.mark.proves("C97"),
         ),
+        ({"unacked_messages_tick_ms": "x"}, "unacked_messages_tick_ms must be a number, not str"),
+        ({"unacked_messages_tick_ms": 99}, "unacked_messages_tick_ms must be at least 100"),
         ({"is_read_compacted": True, "consumer_type": ConsumerType.Shared}, "Exclusive or Failover"),
         ({"negative_ack_redelivery_delay_precision": -1}, "at least 0"),
         ({"negative_ack_redelivery_delay_precision": 1.5}, "number of bits"),

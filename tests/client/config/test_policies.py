@@ -28,7 +28,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
     ("options", "message"),
     [
         ({"max_redeliver_count": 0}, "at least 1"),
-        ({"max_redeliver_count": "3"}, "must be a number"),
+        ({"max_redeliver_count": "3"}, "must be an int"),
         ({"dead_letter_topic": " "}, "non-blank"),
         ({"initial_subscription_name": ""}, "non-blank"),
         ({"retry_letter_topic": "a/b"}, "Invalid short topic name"),

@@ -46,7 +46,19 @@ def test_parse_flags_applied_locally() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a/b", "persistent://a", "persistent://t/n/", "t/n/", "x://t/n/a", "t/(n|m)/a", "(?i)persistent://t/n/a", "("],
+    [
+        "",
+        "a/b",
+        "persistent://a",
+        "persistent://t/n/",
+        "t/n/",
+        "x://t/n/a",
+        "t/(n|m)/a",
+        "(?i)persistent://t/n/a",
+        "(",
+        "\ud800",
+    ],
+    ids=ascii,
 )
 def test_parse_invalid_raises(text: str) -> None:
     with pytest.raises((InvalidConfiguration, InvalidTopicName)):
