@@ -32,7 +32,10 @@ def __getattr__(name: str) -> object:
 
 def register(spark: SparkSession) -> None:
     """Register `format("pulsar")` in a session; needed after `--py-files` only. Blocks briefly."""
-    from pyspark.errors import AnalysisException
+    try:
+        from pyspark.errors import AnalysisException
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{error}: pip install 'pyspark-pulsar[spark]'", name=error.name) from error
 
     from pyspark_pulsar.source import DefaultSource
 

@@ -36,6 +36,13 @@ def test_source_with_missing_part_is_unknown(blocked: str) -> None:
     assert run(code, blocked) == "False False"
 
 
+def test_register_without_pyspark_names_the_extra() -> None:
+    code = (
+        "import pyspark_pulsar\ntry: pyspark_pulsar.register(None)\nexcept ModuleNotFoundError as error: print(error)\n"
+    )
+    assert run(code, "pyspark").endswith(": pip install 'pyspark-pulsar[spark]'")
+
+
 def test_source_with_broken_client_fails_when_used() -> None:
     code = (
         "import pyspark_pulsar\n"

@@ -93,6 +93,13 @@ def test_readme_begins_with_how_to_install(built: Built) -> None:
     assert re.search(rf'^pip install "?{re.escape(built.name)}\b', first_screen, re.MULTILINE), first_screen
 
 
+def test_readme_has_no_relative_links(built: Built) -> None:
+    # The package's page has no files beside it.
+    text = built.metadata.get_payload()
+    assert isinstance(text, str)
+    assert re.findall(r"\]\((?!https?:|#)[^)]*\)", text) == []
+
+
 def test_provider_wheel_registers_with_airflow(built: Built) -> None:
     if built.name == "airflow-provider-pulsar":
         assert any(name.endswith(".dist-info/entry_points.txt") for name in built.wheel)

@@ -19,6 +19,7 @@ from pulsar_native.jobs.batch import BatchLimits, CutEntries
 from pulsar_native.jobs.batch_output import IF_EXISTS
 from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
 from pulsar_native.jobs.dead_letters import DeadLetterOptions
+from pulsar_native.jobs.failures import counted
 from pulsar_native.jobs.file_state import FileState, MemoryState
 from pulsar_native.jobs.formats import FORMATS, format_of
 from pulsar_native.jobs.part_files import PartLimits
@@ -121,7 +122,7 @@ def _tell(command: Command, manifest: Mapping[str, Any]) -> None:
     more = "".join(f", {errors[name]:,} {text}" for name, text in left.items() if errors.get(name))
     to = f" to {manifest['path']}" if manifest["path"] else ""
     command.console.summary(
-        f"consumed {manifest['count']:,} messages{to}{more} in {manifest['seconds']:.1f} s ({manifest['stop_reason']})"
+        f"consumed {counted(manifest['count'])}{to}{more} in {manifest['seconds']:.1f} s ({manifest['stop_reason']})"
     )
     if command.options.fail_empty and not manifest["count"]:
         raise ConditionNotMet(f"there was no message for {command.options.subscription}")

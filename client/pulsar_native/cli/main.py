@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
 
+from pulsar_native._version import __version__
 from pulsar_native.cli import connection as connections
 from pulsar_native.cli.errors import EXIT_CODES, ConditionNotMet, ExitCode, UsageError
 from pulsar_native.cli.progress import Console
@@ -86,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=form,
         allow_abbrev=False,
     )
+    made.add_argument("--version", action="version", version=f"pulsar-native {__version__}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, entry in COMMANDS.items():
         module: Any = import_module(f"pulsar_native.cli.{entry.module}")
@@ -117,7 +119,12 @@ def main(
 
     Raises SystemExit for `--help` and for arguments that the parser rejects.
     """
-    options = parser().parse_args(arguments)
+    made = parser()
+    options, unknown = made.parse_known_args(arguments)
+    if unknown:
+        # `parse_args` would name the help of all commands.
+        made.prog = f"{made.prog} {options.command}"
+        made.error(f"unrecognized arguments: {' '.join(unknown)}")
     # A closed standard error takes nothing, and the exit code says it all.
     console = _JobConsole(stderr or sys.stderr or io.StringIO(), quiet=options.quiet, verbose=options.verbose)
     command = Command(
@@ -195,6 +202,13 @@ _SPELLINGS = {
     "choose subscription_type='Shared'": "choose --type shared",
     "receive with client.subscribe()": "follow it with tail -n 0 --follow",
     "send_timeout_seconds": "--send-timeout",
+    "give file_format, ": "give --input-format, ",
+    "file_format='json'": "--input-format json",
+    "file_format='jsonl'": "--input-format jsonl",
+    "with envelope=True": "with --envelope",
+    "max_messages must": "--max-messages must",
+    "max_bytes must": "--max-bytes must",
+    "max_seconds must": "--max-seconds must",
 }
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pulsar_native.cli.errors import UsageError
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import counted
 from pulsar_native.jobs.file_state import FileState, MemoryState
 from pulsar_native.jobs.publishing import COMPRESSIONS, PublishIncomplete, PublishJob, PublishOptions, Surroundings
 from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, format_of
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add = parser.add_argument
     add("topic", metavar="TOPIC")
-    add("files", metavar="FILE", nargs="*", help="files; - or none: standard input")
+    add("files", metavar="FILE", nargs="*", default=[], help="files; - or none: standard input")
     add(
         "-m",
         "--message",
@@ -69,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "messages. Needs --state, and deduplication by the broker")  # fmt: skip
     add("--state", metavar="FILE", help="local file that remembers publications under --identity")
     add("--allow-duplicates", action="store_true", help="with --identity: publish also where the broker does not "
-        "deduplicate, with a warning")  # fmt: skip
+        "deduplicate, each time again and whatever the messages are")  # fmt: skip
     add("--on-changed", choices=("fail", "republish"), default="fail", help="with --identity, when the messages are "
         "not those published before: fail (default), or publish them besides")  # fmt: skip
     add("--create-subscription", metavar="NAME", help="create this subscription first, so that nothing is lost")
@@ -101,9 +103,8 @@ def run(command: Command) -> None:
     if options.json:
         _write_json(command, manifest)
     dropped = f", {manifest['duplicates']:,} of them stored before" if manifest["duplicates"] else ""
-    noun = "message" if manifest["count"] == 1 else "messages"
     command.console.summary(
-        f"published {manifest['count']:,} {noun} to {manifest['topic']}{dropped} in {manifest['seconds']:.1f} s"
+        f"published {counted(manifest['count'])} to {manifest['topic']}{dropped} in {manifest['seconds']:.1f} s"
     )
 
 
@@ -113,10 +114,8 @@ def _write_json(command: Command, manifest: dict[str, Any]) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.messages and options.files:
-        raise UsageError("give --message or files, not both")
-    if options.messages and options.input_format:
-        raise UsageError("--input-format is for files; the messages of --message are texts")
+    if options.messages:
+        _check_without_files(options)
     if (options.identity is None) != (options.state is None):
         raise UsageError("--identity and --state belong together: the file remembers what was published under the name")
     if options.identity is None and (options.allow_duplicates or options.on_changed != "fail"):
@@ -131,6 +130,15 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--schema json and --schema avro need --schema-file, and only they")
     if not 0 < options.send_timeout < math.inf:
         raise UsageError("--send-timeout must be a finite number of more than 0 seconds")
+
+
+def _check_without_files(options: argparse.Namespace) -> None:
+    if options.files:
+        raise UsageError("give --message or files, not both")
+    if options.input_format:
+        raise UsageError("--input-format is for files; the messages of --message are texts")
+    if options.envelope:
+        raise UsageError("--envelope is for files of JSON; the messages of --message are texts")
 
 
 def _job_options(command: Command) -> PublishOptions:
@@ -276,7 +284,7 @@ def _split(options: argparse.Namespace, source: Source) -> Source:
         number, line = numbered
         key, delimiter, value = line.partition(options.key_delimiter)
         if not delimiter:
-            raise ValueError(f"line {number} has no {options.key_delimiter!r} between key and value")
+            validation.refuse(f"line {number} has no {options.key_delimiter!r} between key and value")
         return {"value": value, "key": key}
 
     return Source(lambda: map(split, enumerate(source, 1)), is_list=source.is_list, can_reread=source.can_reread)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pulsar_native.cli import filters, records
 from pulsar_native.cli.errors import ConditionNotMet, UsageError
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import counted
 
 if TYPE_CHECKING:
     from pulsar_native import Client, Message, MessageId, Reader
@@ -148,7 +149,7 @@ class _Reading:
     def end(self) -> None:
         """Tell what was written."""
         self._command.stdout.flush()
-        self._command.console.summary(f"{self.count:,} messages")
+        self._command.console.summary(counted(self.count))
         if self._options.fail_empty and not self.count:
             raise ConditionNotMet(f"no message matches in {', '.join(self._options.topics)}")
 

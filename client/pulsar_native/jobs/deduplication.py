@@ -13,7 +13,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.jobs.failures import JobRefused
+from pulsar_native.jobs.failures import JobRefused, counted
 from pulsar_native.jobs.publication import ContentChanged
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class Deduplication:
             )  # fmt: skip
         elif stored:
             self._log.warning(
-                "An earlier try stored %s messages in %s without deduplication (ids %s): they will be there twice "
-                "after this try", stored, self._topic, ids,
+                "An earlier try stored %s in %s without deduplication (ids %s): they will be there twice after this "
+                "try if it has the same messages", counted(stored), self._topic, ids,
             )  # fmt: skip
 
 

@@ -1,15 +1,19 @@
 """Texts and classification of failures: stage, topic, reason and fix.
 
-May not do I/O or raise. Only `is_permanent` decides whether a job can be retried.
+May not do I/O or raise. Only `is_permanent` and `is_permanent_result` decide whether a job can be retried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.json_values import encodable
+
+if TYPE_CHECKING:
+    from pulsar_native.enums import Result
 
 
 class JobRefused(PulsarException):
@@ -36,26 +40,36 @@ _HINTS = {
 
 def is_permanent(error: BaseException) -> bool:
     """Return True if the same call will always fail: waiting and retrying do not help."""
+    return isinstance(error, (JobRefused, validation.InvalidValue, *_permanent_errors()))
+
+
+def is_permanent_result(result: Result) -> bool:
+    """Return True if a message with this result has it in every try."""
+    return any(result is kind.result for kind in _permanent_errors())
+
+
+def _permanent_errors() -> tuple[type[PulsarException], ...]:
     from pulsar_native import exceptions as errors
 
-    return isinstance(
-        error,
-        (
-            JobRefused,
-            validation.InvalidValue,
-            errors.AuthenticationError,
-            errors.AuthorizationError,
-            errors.CryptoError,
-            errors.ErrorGettingAuthenticationData,
-            errors.IncompatibleSchema,
-            errors.InvalidConfiguration,
-            errors.InvalidTopicName,
-            errors.InvalidUrl,
-            errors.OperationNotSupported,
-            errors.TopicTerminated,
-            errors.UnsupportedVersionError,
-        ),
+    return (
+        errors.AuthenticationError,
+        errors.AuthorizationError,
+        errors.CryptoError,
+        errors.ErrorGettingAuthenticationData,
+        errors.IncompatibleSchema,
+        errors.InvalidConfiguration,
+        errors.InvalidTopicName,
+        errors.InvalidUrl,
+        errors.MessageTooBig,
+        errors.OperationNotSupported,
+        errors.TopicTerminated,
+        errors.UnsupportedVersionError,
     )
+
+
+def counted(messages: int) -> str:
+    """Return "1 message", "2 messages" and so on."""
+    return f"{messages:,} {'message' if messages == 1 else 'messages'}"
 
 
 def text_of(error: object) -> str:

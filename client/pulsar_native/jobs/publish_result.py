@@ -11,6 +11,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.jobs.failures import is_permanent_result
+
 if TYPE_CHECKING:
     from pulsar_native import MessageId, Result
 
@@ -20,6 +22,7 @@ _FEW = 20
 _REASONS = {
     "MessageTooBig": "it is larger than the broker takes: make it smaller, or raise the broker's maxMessageSize",
     "AlreadyClosed": "the producer was closed before it was sent",
+    "Timeout": "the broker did not confirm it",
 }
 
 
@@ -43,6 +46,7 @@ class PublishResult:
         self._lock = threading.Lock()
         self._partitions: dict[int, _PartitionResult] = {}
         self._failed: dict[int, str] = {}
+        self._is_final = False
         self._unkeyed = True
         self._settled = threading.Event()
         self._expected: int | None = None
@@ -79,7 +83,8 @@ class PublishResult:
             if result.name == "Ok" and message_id is not None:
                 self._keep(number, message_id)
             else:
-                self._failed[number] = f"{result.name}: {_REASONS.get(result.name, 'the broker did not confirm it')}"
+                self._failed[number] = f"{result.name}: {_REASONS.get(result.name, 'it was not sent, or not stored')}"
+                self._is_final = self._is_final or is_permanent_result(result)
             if self.resolved == self._expected:
                 self._settled.set()
 
@@ -117,6 +122,11 @@ class PublishResult:
     def failed(self) -> int:
         """Number of messages without a receipt so far."""
         return len(self._failed)
+
+    @property
+    def is_final(self) -> bool:
+        """True if a message failed that fails in every try."""
+        return self.refused > 0 or self._is_final
 
     def first_error(self) -> str | None:
         """Return number and error of the first failed message."""

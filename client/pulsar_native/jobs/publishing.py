@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import topic_setup, validation
 from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
-from pulsar_native.jobs.failures import JobRefused, is_permanent, reason_of, text_of
+from pulsar_native.jobs.failures import JobRefused, counted, is_permanent, reason_of, text_of
 from pulsar_native.jobs.publication import (
     ContentChanged,
     ContentDigest,
@@ -496,8 +496,7 @@ class _Attempt:
                 ". A retry or clearing this run would not store the failed messages, since the broker stored later "
                 "sequence ids: publish them by another run, or with deduplicate=False"
             )
-        # A message that was refused before sending is refused by every try.
-        is_final = results.refused > 0 or (problem is not None and is_permanent(problem))
+        is_final = results.is_final or (problem is not None and is_permanent(problem))
         can_retry = can_store_rest and not is_final
         if can_retry and self._on is False and manifest["stored"]:
             text += f". A retry publishes all messages again, as the topic has no deduplication. {FIX}"
@@ -564,6 +563,8 @@ class _Attempt:
         )  # fmt: skip
 
     def _reason(self, error: BaseException | None) -> str:
-        if error is None:
-            return "the broker did not confirm all messages within send_timeout_seconds"
-        return reason_of(error, self._around.redact, _REASON_LENGTH)
+        if error is not None:
+            return reason_of(error, self._around.redact, _REASON_LENGTH)
+        if failed := self._results.failed:
+            return f"{counted(failed)} failed"
+        return "the broker did not confirm all messages within send_timeout_seconds"

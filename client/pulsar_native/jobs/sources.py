@@ -37,6 +37,7 @@ _ENDINGS = {
 }
 _CHUNK = 1 << 20
 _MAX_TIME = 2**63 - 1
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -273,13 +274,28 @@ def _open(path: str, open_path: PathFactory) -> Iterator[io.TextIOBase]:
             if len(names) != 1:
                 validation.refuse(f"{path} must hold exactly one file, not {len(names)}")
             stream = stack.enter_context(archive.open(names[0]))
-        yield stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+        try:
+            yield stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
+        except UnicodeDecodeError as error:
+            validation.refuse(f"{path} is not UTF-8: {error.reason}")
+
+
+def _lines(path: str, file: io.TextIOBase) -> Iterator[str]:
+    """Yield the lines of a file; raises `InvalidValue` with the number of one that is not UTF-8."""
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):  # noqa: B007
+            yield line
+    except UnicodeDecodeError as error:
+        # Many lines are decoded together, after all complete lines before them were given out.
+        number += 1 + len(_LINE_END.findall(error.object[: error.start]))
+        validation.refuse(f"line {number} of {path} is not UTF-8: {error.reason}")
 
 
 def _read_jsonl(path: str, open_path: PathFactory, *, arrays: bool) -> Iterator[Any]:
     """Yield the value of each line; without `arrays` a line that is an array raises."""
     with _open(path, open_path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_lines(path, file), 1):
             if not line.strip():
                 continue
             try:
@@ -351,7 +367,7 @@ def _past_space(text: str, at: int) -> int:
 
 def _read_csv(path: str, open_path: PathFactory) -> Iterator[dict[str, str]]:
     with _open(path, open_path) as file:
-        reader = csv.DictReader(file, strict=True)
+        reader = csv.DictReader(_lines(path, file), strict=True)
         try:
             names = reader.fieldnames or ()
             for name in names:
@@ -369,5 +385,5 @@ def _read_csv(path: str, open_path: PathFactory) -> Iterator[dict[str, str]]:
 
 def _read_text(path: str, open_path: PathFactory) -> Iterator[str]:
     with _open(path, open_path) as file:
-        for line in file:
+        for line in _lines(path, file):
             yield line.rstrip("\r\n")

@@ -119,7 +119,7 @@ def _public_key(pem: bytes) -> PublicKeyTypes:
             return x509.load_pem_x509_certificate(block).public_key()
         return load_pem_public_key(block)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise CryptoError(f"The public key cannot be used: {error}") from error
+        raise CryptoError(f"The public key cannot be used: {error}{_remedy(error)}") from error
 
 
 def _private_key(pem: bytes) -> PrivateKeyTypes:
@@ -132,9 +132,16 @@ def _private_key(pem: bytes) -> PrivateKeyTypes:
         return load_pem_private_key(block, password=None)
     except TypeError:
         raise CryptoError("The private key is protected with a password; give one without") from None
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm) as error:
         # Not chained and not quoted: the reason may show parts of the key.
-        raise CryptoError("The private key cannot be read: it is damaged, or of a kind not supported") from None
+        raise CryptoError(
+            f"The private key cannot be read: it is damaged, or of a kind not supported{_remedy(error)}"
+        ) from None
+
+
+def _remedy(error: Exception) -> str:
+    # Keys made as Pulsar's documentation shows have explicit parameters.
+    return "; cryptography 47 and later can read it" if "explicit parameters" in str(error) else ""
 
 
 def _pem_block(pem: bytes, labels: tuple[bytes, ...], kind: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_native import __version__
 from pulsar_native.cli import main as module
 from pulsar_native.cli.errors import ConditionNotMet, ExitCode, UsageError
 from pulsar_native.cli.main import COMMANDS, main, parser
@@ -53,7 +54,19 @@ def test_unknown_argument_with_a_secret_is_not_repeated(capsys: pytest.CaptureFi
         main(["tail", "t", "--tokn", "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl"])
     told = capsys.readouterr().err
     assert raised.value.code == ExitCode.USAGE
-    assert "unrecognized arguments: --tokn ***" in told
+    assert "unrecognized arguments: --tokn ***\nsee python -m pulsar_native tail --help\n" in told
+
+
+def test_missing_topic_of_publish_is_named_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["publish"])
+    assert "required: TOPIC\nsee python -m pulsar_native publish --help\n" in capsys.readouterr().err
+
+
+def test_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["--version"])
+    assert (raised.value.code, capsys.readouterr().out) == (0, f"pulsar-native {__version__}\n")
 
 
 @pytest.mark.parametrize(

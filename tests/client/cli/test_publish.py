@@ -11,6 +11,7 @@ import pytest
 from pulsar_native.cli import publish as module
 from pulsar_native.cli.main import parser
 from pulsar_native.jobs.sources import Source
+from pulsar_native.jobs.validation import InvalidValue
 from support.cli import run
 
 
@@ -70,7 +71,7 @@ def test_standard_input_gives_lines_before_it_ends() -> None:
 def test_key_delimiter_splits_lines_once() -> None:
     options = ("--key-delimiter", ":")
     assert list(source(*options, stdin=b"a:1:2\n:3\n")) == [{"value": "1:2", "key": "a"}, {"value": "3", "key": ""}]
-    with pytest.raises(ValueError, match="line 2 has no ':' between key and value"):
+    with pytest.raises(InvalidValue, match="line 2 has no ':' between key and value"):
         list(source(*options, stdin=b"a:1\nb\n"))
 
 
@@ -79,6 +80,7 @@ def test_key_delimiter_splits_lines_once() -> None:
     [
         (["x.txt", "-m", "a"], "give --message or files"),
         (["-m", "a", "--input-format", "csv"], "--input-format is for files"),
+        (["-m", "a", "--envelope"], "--envelope is for files of JSON; the messages of --message are texts"),
         (["--identity", "a"], "--identity and --state belong together"),
         (["--state", "s"], "--identity and --state belong together"),
         (["--on-changed", "republish"], "need --identity"),
@@ -90,7 +92,7 @@ def test_key_delimiter_splits_lines_once() -> None:
         (["--send-timeout", "0"], "--send-timeout must be a finite number"),
         (["--send-timeout", "inf"], "--send-timeout must be a finite number"),
         (["none.txt"], "none.txt is no file"),
-        (["none.data"], "says nothing about its format"),
+        (["none.data"], "says nothing about its format: give --input-format, jsonl"),
         (["a.txt", "b.csv"], r"several formats \(csv, text\)"),
         (["--key-delimiter", ":", "--input-format", "csv"], "--key-delimiter is for lines of text"),
         (["--envelope"], "--envelope is for JSON"),

@@ -197,6 +197,7 @@ def test_warn_of_repetition_by_phase(log: MemoryLog) -> None:
     deduplication.warn_of_repetition(earlier())
     deduplication.warn_of_repetition(earlier(phase="sending", stored=0, ids=[]))
     assert "stored 10 messages in t without deduplication (ids 7:1:0:0): they will be there twice" in log.warnings[0]
+    assert "if it has the same messages" in log.warnings[0]
     assert "was killed: at least 0 messages were stored (ids none known)" in log.warnings[1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_native import exceptions as errors
-from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent, reason_of, text_of
+from pulsar_native.jobs.failures import JobFailed, JobRefused, counted, explain, is_permanent, reason_of, text_of
 from pulsar_native.jobs.validation import InvalidValue
 from support.errors import Unprintable, Untyped
 
@@ -19,6 +19,7 @@ from support.errors import Unprintable, Untyped
         (errors.InvalidTopicName("x"), True),
         (errors.IncompatibleSchema("x"), True),
         (errors.TopicTerminated("x"), True),
+        (errors.MessageTooBig("x"), True),
         (errors.Timeout("x"), False),
         (errors.ConnectError("x"), False),
         (errors.TopicNotFound("x"), False),
@@ -30,6 +31,11 @@ from support.errors import Unprintable, Untyped
 )
 def test_is_permanent_by_type(error: BaseException, expected: bool) -> None:
     assert is_permanent(error) is expected
+
+
+@pytest.mark.parametrize(("messages", "words"), [(0, "0 messages"), (1, "1 message"), (1234, "1,234 messages")])
+def test_counted_has_the_right_number(messages: int, words: str) -> None:
+    assert counted(messages) == words
 
 
 def test_reason_is_redacted_cut_and_encodable() -> None:

@@ -69,6 +69,7 @@ def test_ids_beyond_the_limit_are_counted() -> None:
         (Result.MessageTooBig, "message 3: MessageTooBig: it is larger than the broker takes: make it smaller"),
         (Result.AlreadyClosed, "message 3: AlreadyClosed: the producer was closed before it was sent"),
         (Result.Timeout, "message 3: Timeout: the broker did not confirm it"),
+        (Result.CryptoError, "message 3: CryptoError: it was not sent, or not stored"),
     ],
 )
 def test_first_error_is_of_the_lowest_number(result: Result, words: str) -> None:

@@ -176,7 +176,22 @@ def test_publish_stops_at_first_failure_and_reports() -> None:
     assert run.topic.messages == STORED[:4]
     (report,) = run.reports
     assert report["stored_ids"] == [f"7:{n}:-1:-1" for n in range(4)] and report["repeatable"]
-    assert "Publishing to t ended early" in run.log.warnings[0]
+    assert "Publishing to t ended early (1 message failed)" in run.log.warnings[0]
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize(
+    ("result", "can_retry"),
+    [(Result.MessageTooBig, False), (Result.InvalidConfiguration, False), (Result.Timeout, True)],
+    ids=lambda given: getattr(given, "name", None),
+)
+def test_publish_failed_receipt_says_whether_to_retry(result: Result, can_retry: bool, deduplicate: bool) -> None:
+    run = Run(deduplicate=deduplicate)
+    run.topic.results[b"9"] = [result]
+    with pytest.raises(PublishIncomplete, match=f"First error: message 9: {result.name}: ") as caught:
+        run.publish(ITEMS)
+    assert caught.value.can_retry is can_retry
+    assert "(1 message failed)" in run.log.warnings[0]
 
 
 def test_publish_changed_content_is_refused_before_sending() -> None:
@@ -224,7 +239,7 @@ def test_publish_required_deduplication_is_refused() -> None:
 
 def test_publish_without_names_sends_all_despite_failures() -> None:
     run = Run(deduplicate=False)
-    run.topic.results[b"4"] = [Result.MessageTooBig]
+    run.topic.results[b"4"] = [Result.Timeout]
     with pytest.raises(PublishIncomplete, match="A retry publishes all messages again") as caught:
         run.publish(ITEMS)
     assert caught.value.can_retry and run.topic.messages == [each for each in STORED if each != b"4"]

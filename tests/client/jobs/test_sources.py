@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from pulsar_native.jobs import sources
 from pulsar_native.jobs.sources import MessageMapping, Source
+from pulsar_native.jobs.validation import InvalidValue
 
 ROWS = [{"n": n, "text": None if n % 3 == 0 else f"t{n}"} for n in range(20_000)]
 
@@ -295,6 +296,28 @@ def test_source_of_broken_jsonl_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n\n{"a": \n')
     with pytest.raises(ValueError, match=r"line 3 of .* is not JSON"):
+        list(Source.of_file(str(path), None))
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize(
+    ("suffix", "good"),
+    [("txt", b"a"), ("jsonl", b"{}"), ("csv", b"a"), ("txt", b"a" * 9_000)],
+    ids=["text", "jsonl", "csv", "long"],
+)
+def test_source_of_no_utf_8_names_the_line(suffix: str, good: bytes, ending: bytes, tmp_path: Path) -> None:
+    # Far behind the first chunk that is decoded.
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes((good + ending) * 5_000 + b"\xc3\xa4" + b"\xff" + ending + good)
+    with pytest.raises(InvalidValue, match=r"^line 5001 of .* is not UTF-8: invalid start byte$"):
+        for _ in Source.of_file(str(path), None):
+            pass
+
+
+def test_source_of_json_array_of_no_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'["a", "\xff"]')
+    with pytest.raises(InvalidValue, match=r"a.json is not UTF-8: invalid start byte"):
         list(Source.of_file(str(path), None))
 
 

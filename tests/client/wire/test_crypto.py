@@ -94,6 +94,21 @@ def test_wrap_openssl_key_with_curve_parameters(tmp_path: Path) -> None:
         assert unwrap(wrapped, (tmp_path / "key.pem").read_bytes()) == DATA_KEY
 
 
+def test_wrap_explicit_parameters_names_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: object, **options: object) -> None:
+        # As cryptography before 47 does.
+        raise ValueError("ECDSA keys with explicit parameters are unsupported at this time")
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    publics, privates = public(key), private(key)
+    monkeypatch.setattr("cryptography.hazmat.primitives.serialization.load_pem_public_key", load)
+    monkeypatch.setattr("cryptography.hazmat.primitives.serialization.load_pem_private_key", load)
+    with pytest.raises(CryptoError, match=r"explicit parameters .*; cryptography 47 and later can read it$"):
+        wrap(DATA_KEY, publics)
+    with pytest.raises(CryptoError, match=r"of a kind not supported; cryptography 47 and later can read it$"):
+        unwrap(b"x", privates)
+
+
 def run(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=240)
 

@@ -411,7 +411,7 @@ def test_publish_bad_topic_name_fails_without_retries() -> None:
 def test_publish_oversize_message_reports_stored_ones(broker: Broker, topic: NewTopic) -> None:
     name = topic(partitions=2)
     context = context_of()
-    with pytest.raises(PublishFailed, match=r"1 messages failed.*message 3: MessageTooBig") as caught:
+    with pytest.raises(PublishNotRepeatable, match=r"1 messages failed.*message 3: MessageTooBig") as caught:
         publish(name, ["a", "b", "c", "x" * 6_000_000, "d", "e"]).execute(context)
     manifest = caught.value.manifest
     assert context["ti"].xcoms["publish_failure"] == manifest
