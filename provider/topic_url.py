@@ -32,9 +32,11 @@ def topic_url(template: str, topic: str) -> str:
 
 
 def check_template(template: str) -> None:
-    """Raise ValueError for a template that is no web address or has unknown names in braces."""
+    """Raise ValueError for a template that is no web address, holds credentials or has unknown names in braces."""
     if not template.startswith(("http://", "https://")):
         raise ValueError("must begin with http:// or https://")
+    if "@" in re.split(r"[/?#]", template.partition("://")[2], maxsplit=1)[0]:
+        raise ValueError("must not hold credentials: links are shown")
     for found in _FIELD.findall(template):
         if found not in FIELDS:
             raise ValueError(

@@ -62,15 +62,20 @@ class ServiceUrl:
 # Every lookup's response contains the broker's URL: few different ones, again and again.
 @lru_cache(maxsize=256)
 def _parse(url: str) -> ServiceUrl:
+    # What may hold a secret is refused first, and not repeated: every other error shows the URL.
+    if "?" in url or "#" in url:
+        raise InvalidUrl(
+            "The service URL must not have a query (from ? or # on): give its parts as options of the client, in a "
+            "connection as fields"
+        )
+    if "@" in url:
+        raise InvalidUrl("The service URL must not hold credentials; pass `authentication` instead")
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         raise InvalidUrl(f"The service URL {url!r} has no scheme; write {_FORM}")
     if scheme not in _DEFAULT_PORTS:
         raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known; write {_FORM}")
     hosts = rest.rstrip("/")
-    if "@" in hosts:
-        # The text may hold a password: it is not repeated.
-        raise InvalidUrl("The service URL must not hold credentials; pass `authentication` instead")
     return ServiceUrl(scheme, tuple(_address(part, scheme, url) for part in hosts.split(",")))
 
 

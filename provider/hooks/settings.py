@@ -509,6 +509,8 @@ _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "default_namespace": _namespace,
     "client_options": _client_options,
     "topic_url_template": _url_template,
+    "service_url": _checked_by(ServiceUrl.parse),
+    "admin_url": _checked_by(AdminClient),
     "spark_service_url": _checked_by(ServiceUrl.parse),
     "spark_admin_url": _checked_by(AdminClient),
     "spark_credentials_ref": _reference,
@@ -531,6 +533,8 @@ def _service_url(connection: AirflowConnection, url: str | None) -> str:
         scheme = "pulsar+ssl" if connection.conn_type in _TLS_TYPES else "pulsar"
         bare_ipv6 = host.count(":") > 1 and "[" not in host and "," not in host
         url = f"{scheme}://[{host}]" if bare_ipv6 else f"{scheme}://{host}"
+    if host:
+        _checked_by(ServiceUrl.parse)("host", url)
     return _with_port(url, connection.port) if connection.port else url
 
 

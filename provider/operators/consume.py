@@ -42,6 +42,8 @@ SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 DECODERS = ("auto", "json", "text", "bytes")
 IF_EXISTS = ("fail", "overwrite", "append_part")
 ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
+# Limit of each request for the creation time of a topic.
+_CREATED_SECONDS = 10
 FAILURE_KEY = "consume_failure"
 """The XCom of a failed try: what it had received, and whether anything was acknowledged."""
 CUT_KEY = "consume_cut_entries"
@@ -141,6 +143,10 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
     A batch belongs to its cluster, too. Once the connection leads to another one, a retry or cleared run returns the
     manifest of a batch that is acknowledged and in its output; where it would need the messages or acknowledge them, it
     fails, and names what to do.
+
+    A task that is cleared keeps its batch as well, and consumes no other messages. If a topic of the batch was deleted
+    and created again meanwhile, it fails, and names what to do. Only the broker's statistics tell: the connection needs
+    an admin URL, and the statistics the time of creation (topicCreationTimeStamp); otherwise the batch is returned.
 
     Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
     (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; files (path, count,
@@ -454,6 +460,8 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             self._report(job, error, context)
             # Exceptions of the DAG's functions pass unchanged.
             if isinstance(error, PulsarException | OSError) and job.stage != "process":
+                # A kill drops the client, and what waits for the broker says that it is closed.
+                self._task_client.check(self._action())
                 raise failure(error, action=self._action(), stage=job.stage) from error
             raise
 
@@ -480,6 +488,22 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             with admin:
                 return admin.topics(namespace)
 
+        def created(topics: Sequence[str]) -> Mapping[str, int]:
+            from pulsar_native import PulsarException, TopicNotFound
+
+            found: dict[str, int] = {}
+            admin = hook.get_admin(_CREATED_SECONDS)
+            if admin is None:
+                return found
+            # Without an answer the batch is right as it is.
+            with admin, suppress(PulsarException, OSError):
+                for topic in topics:
+                    with suppress(TopicNotFound):
+                        # Older brokers do not tell.
+                        if time := admin.stats(topic).get("topicCreationTimeStamp"):
+                            found[topic] = time
+            return found
+
         return ConsumeCallbacks(
             check=lambda: self._task_client.check(self._action()),
             process=self._processor(context),
@@ -487,6 +511,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             passing=(AirflowFailException, AirflowSkipException),
             redact=redacted,
             names=names,
+            created=created,
             open_path=storage_path,
         )
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
+from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
 from airflow_provider_pulsar.state import TaskState, cycle_of
+from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.watching import arguments_of
-from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
+from pulsar_native.jobs.watching_message import CLUSTER, IDS, MessageCondition, MessageWatcher, acknowledge_found
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
 # Key of the message that was acknowledged, in the task state.
 _STATE = "message_found"
@@ -90,6 +94,10 @@ class MessageSensor(WatchingSensor):
         """Return the watcher."""
         return MessageWatcher(MessageCondition.of(**self.condition()))
 
+    def found_at(self, hook: PulsarHook, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the message with its cluster."""
+        return {**found, CLUSTER: cluster_uri(hook.service_url())}
+
     # ---- acknowledgement ---------------------------------------------------------------------------------------------
 
     def restore(self, context: Context) -> None:
@@ -119,13 +127,13 @@ class MessageSensor(WatchingSensor):
         return super().execute_complete(context, event)
 
     def completed(self, context: Context, found: Any) -> Any:
-        """Acknowledge the message if that is still to be done, and return it; look again if another run has it."""
+        """Acknowledge the message if that is still to be done, and return it; look again if it is not to be had."""
         if found is not self._taken and not self._acknowledged(context, found):
             return self.execute(context)
-        return {name: value for name, value in found.items() if name != IDS}
+        return {name: value for name, value in found.items() if name not in (IDS, CLUSTER)}
 
     def _acknowledged(self, context: Context, found: Any) -> bool:
-        """Acknowledge the message if wanted, and return True; return False if another run has it."""
+        """Acknowledge the message if wanted, and return True; return False if another run or cluster has it."""
         if self.acknowledge:
             from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
@@ -135,10 +143,34 @@ class MessageSensor(WatchingSensor):
 
             action = f"Acknowledging {found['message_id']} of {found['topic']} as {self.subscription}"
             before = None if found is self._noted else note
-            with staged(action, "acknowledge"), PulsarHook(self.pulsar_conn_id).get_client() as client:
-                if not acknowledge_found(client, MessageCondition.of(**self.condition()), found, before):
-                    self.log.info("Another run has acknowledged %s; waiting for the next one", found["message_id"])
+            with staged(action, "acknowledge"):
+                hook = PulsarHook(self.pulsar_conn_id)
+                if not self._is_of_cluster(cluster_uri(hook.service_url()), found):
                     return False
+                with hook.get_client() as client:
+                    if not acknowledge_found(client, MessageCondition.of(**self.condition()), found, before):
+                        self.log.info("Another run has acknowledged %s; waiting for the next one", found["message_id"])
+                        return False
             self.log.info("Acknowledged %s", found["message_id"])
         self._taken = found
         return True
+
+    def _is_of_cluster(self, here: str, found: dict[str, Any]) -> bool:
+        """Return True if the message is of this cluster: its id may be another message's elsewhere.
+
+        Raises `JobRefused` for one that an earlier try has noted, and perhaps acknowledged there.
+        """
+        # Notes and events of earlier versions do not tell.
+        there = found.get(CLUSTER, here)
+        if there == here:
+            return True
+        if found is self._noted:
+            raise JobRefused(
+                f"the message is of {there}, and is perhaps not acknowledged there, but the connection leads to "
+                f"{here}: nothing is acknowledged here. Clear the task to wait for another message, where the "
+                "connection leads then"
+            )
+        self.log.info(
+            "%s was found in %s, but the connection leads to %s: looking here", found["message_id"], there, here
+        )
+        return False

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
     from airflow.triggers.base import BaseTrigger
 
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import AdminClient, ClientConfig
     from pulsar_native.jobs.watching import Watcher
 
@@ -151,6 +152,10 @@ class WatchingSensor(BaseSensorOperator):
         """Return the result of the task; called once, in the worker, when the condition holds."""
         return found
 
+    def found_at(self, hook: PulsarHook, found: dict[str, Any]) -> dict[str, Any]:
+        """Return what a look found with this connection, as `completed` is to have it."""
+        return found
+
     # ---- poke and reschedule -----------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> Any:
@@ -211,7 +216,7 @@ class WatchingSensor(BaseSensorOperator):
             return PokeReturnValue(False)
         self.log.info("Waiting for %s: %s", self._watch.wanted, self._watch.seen)
         self.keep(context, is_done=found is not None)
-        return PokeReturnValue(found is not None, found)
+        return PokeReturnValue(found is not None, None if found is None else self.found_at(hook, found))
 
     # ---- deferrable --------------------------------------------------------------------------------------------------
 

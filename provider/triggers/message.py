@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.triggers.watching import WatchingTrigger
 from pulsar_native.jobs.watching import arguments_of
-from pulsar_native.jobs.watching_message import MessageCondition, MessageWatcher
+from pulsar_native.jobs.watching_message import CLUSTER, MessageCondition, MessageWatcher
 
 if TYPE_CHECKING:
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native.jobs.watching import Watcher
 
 
@@ -48,3 +50,7 @@ class MessageTrigger(WatchingTrigger):
     def watcher(self) -> Watcher:
         """Return the watcher."""
         return MessageWatcher(MessageCondition.of(**self.condition()))
+
+    def found_at(self, hook: PulsarHook, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the message with its cluster."""
+        return {**found, CLUSTER: cluster_uri(hook.service_url())}

@@ -19,6 +19,7 @@ from pulsar_native.jobs.failures import explain, is_permanent
 from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
 
 if TYPE_CHECKING:
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native.asyncio import Client
     from pulsar_native.jobs.watching import Watcher
 
@@ -58,6 +59,10 @@ class WatchingTrigger(BaseTrigger):
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition, as JSON."""
 
+    def found_at(self, hook: PulsarHook, found: dict[str, Any]) -> dict[str, Any]:
+        """Return what a look found with this connection, as the event is to have it."""
+        return found
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
         arguments = {
@@ -96,21 +101,25 @@ class WatchingTrigger(BaseTrigger):
             self.topic = hook.topic_name(self.topic)
 
     async def _wait(self, watch: Watcher) -> dict[str, Any]:
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
         from pulsar_native.exceptions import PulsarException
 
         client: Client | None = None
         try:
             while True:
                 try:
-                    if watch.uses == "client":
-                        client = client or await self._client()
-                    source: Any = client if watch.uses == "client" else await self._admin()
+                    if client is None:
+                        # A corrected connection is read by a new hook only.
+                        hook = PulsarHook(self.pulsar_conn_id)
+                        if watch.uses == "client":
+                            client = await hook.get_async_client()
+                    source: Any = client if watch.uses == "client" else await hook.aget_admin()
                     async with asyncio.timeout(self._for_one_look()):
                         found = await watch.look(source)
                     if found is not None:
                         self.log.info("Waiting for %s: %s", watch.wanted, watch.seen)
                         await _release(client)
-                        return {"status": "found", "found": found}
+                        return {"status": "found", "found": self.found_at(hook, found)}
                 except (PulsarException, OSError) as error:
                     if is_permanent(error):
                         raise
@@ -134,16 +143,6 @@ class WatchingTrigger(BaseTrigger):
         if self._logged is None or self._logged[0] != watch.seen or now - self._logged[1] >= LOG_SECONDS:
             self._logged = (watch.seen, now)
             self.log.info("Waiting for %s: %s", watch.wanted, watch.seen)
-
-    async def _client(self) -> Client:
-        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-
-        return await PulsarHook(self.pulsar_conn_id).get_async_client()
-
-    async def _admin(self) -> Any:
-        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-
-        return await PulsarHook(self.pulsar_conn_id).aget_admin()
 
     def _for_one_look(self) -> float | None:
         # The last check may begin when the time is over.

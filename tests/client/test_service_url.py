@@ -69,9 +69,20 @@ def test_only_text_is_a_url(url: object) -> None:
         ServiceUrl.parse(url)  # type: ignore[arg-type]
 
 
-def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
-    with pytest.raises(InvalidUrl, match="`authentication`") as caught:
-        ServiceUrl.parse("pulsar://user:topsecret@h:6650")
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        pytest.param("pulsar://user:topsecret@h:6650", "`authentication`", id="credentials"),
+        pytest.param("user:topsecret@h:6650", "`authentication`", id="credentials-no-scheme"),
+        pytest.param("pulsar://h:6650?token=topsecret", "must not have a query", id="query"),
+        pytest.param("pulsar://h:6650/#topsecret", "must not have a query", id="fragment"),
+        pytest.param("h:6650?token=topsecret", "must not have a query", id="query-no-scheme"),
+        pytest.param("h?token=topsecret://", "must not have a query", id="query-as-scheme"),
+    ],
+)
+def test_secret_in_a_url_is_refused_and_not_repeated(url: str, told: str) -> None:
+    with pytest.raises(InvalidUrl, match=told) as caught:
+        ServiceUrl.parse(url)
     assert "topsecret" not in str(caught.value)
 
 

@@ -5,7 +5,8 @@ Order of events: 1. the output is claimed; 2. messages are received; 3. the outp
 caller's state; 7. the messages are acknowledged, with receipts; 8. that is recorded. A failure before 6 acknowledges
 nothing, and the next try receives the same messages. After 6 the run keeps its batch: every further try returns the
 same manifest, writes a missing or changed output again from exactly those ids, and repeats an acknowledgement without a
-receipt. Delivery is at least once. Blocking; not thread-safe.
+receipt. It fails where a topic of the batch was created again, as far as the caller can tell. Delivery is at least
+once. Blocking; not thread-safe.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class OutputLost(JobRefused):
 
 class BatchElsewhere(JobRefused):
     """Raised when the ids of this run's batch are needed, which hold in another cluster only."""
+
+
+class TopicRecreated(JobRefused):
+    """Raised when a topic of this run's batch was deleted and created again, so that other messages may be there."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,9 @@ class ConsumeCallbacks:
     `check` raises to end the job at once (a kill); `process` is called with a copy of the manifest, and a coroutine it
     returns is awaited; `handle` is called with each message; exceptions `passing` of `handle` end the job whatever
     `on_error` is; `redact` removes secrets from a text; `names` returns the topics of a namespace, for the hint of an
-    error. `sink` replaces an output file: it gets the rows, `sink_rows` at once, and the caller's state makes them
-    durable when the job stores the batch's ids.
+    error; `created` returns when topics and partitions were created, as numbers, of those where it can tell. `sink`
+    replaces an output file: it gets the rows, `sink_rows` at once, and the caller's state makes them durable when the
+    job stores the batch's ids.
     """
 
     check: Callable[[], None] = lambda: None
@@ -144,6 +150,7 @@ class ConsumeCallbacks:
     passing: tuple[type[Exception], ...] = ()
     redact: Callable[[str], str] = str
     names: Callable[[str], Sequence[str]] | None = None
+    created: Callable[[Sequence[str]], Mapping[str, int]] = lambda topics: {}
     open_path: PathFactory = local_path
     sink: BatchSink | None = None
     sink_rows: int = 1000
@@ -248,6 +255,7 @@ class ConsumeJob:
         return output, note
 
     def _repeat(self, output: BatchOutput | None, note: dict[str, Any]) -> dict[str, Any]:
+        self._require_topics_of(output, note)
         count = note["manifest"]["count"]
         self._log.info("This run consumed %s messages before: it keeps them", count)
         self.is_repeated = True
@@ -272,13 +280,26 @@ class ConsumeJob:
         # Records of earlier versions do not tell.
         if there is None or there == here:
             return
-        files = "" if output is None else f"{output.path}, {manifest_path(output.path)} and "
         raise BatchElsewhere(
             f"this run's batch of {note['manifest']['count']} messages is of {there}, and {why}, but the client is "
             f"connected to {here}: nothing is acknowledged or read here. Connect to {there} again, and clear the task. "
-            f"To give that batch up and consume a new one here, remove {files}the task's stored state 'consumed', and "
-            "clear the task"
+            f"To give that batch up and consume a new one here, {_giving_up(output)}"
         )
+
+    def _require_topics_of(self, output: BatchOutput | None, note: Mapping[str, Any]) -> None:
+        """Raise `TopicRecreated` if a topic of the batch is certainly another one of the same name."""
+        then = note.get("created")
+        # In another cluster they have other times.
+        if not then or note.get("cluster") != self._settings.cluster:
+            return
+        self.stage = "look-up"
+        now = self._calls.created(list(then))
+        if changed := [topic for topic in then if now.get(topic, then[topic]) != then[topic]]:
+            raise TopicRecreated(
+                f"this run has consumed {note['manifest']['count']} messages before, and {', '.join(changed[:3])} was "
+                "deleted and created again since: nothing is acknowledged or read there. A new run consumes what is "
+                f"there now. To give that batch up and consume a new one in this run, {_giving_up(output)}"
+            )
 
     def _with_output(self, output: BatchOutput, note: dict[str, Any]) -> dict[str, Any]:
         """Return the record once its output is there as written, or was written again."""
@@ -589,10 +610,14 @@ class ConsumeJob:
             manifest["errors"] = self._policy.manifest()
         if files is not None:
             manifest["files"] = files
+        chunks, others = batch.chunks(), batch.others()
+        # A batch without messages is of all topics.
+        topics = {topic for each in [*chunks, others] for topic in each} or {topic for topic, _ in self._positions()}
         return {
             "version": 1,
             "state": CONSUMED,
             "manifest": manifest,
+            "created": dict(self._calls.created(sorted(topics))),
             "cluster": settings.cluster,
             "source": settings.source,
             "asked": settings.path,
@@ -600,8 +625,8 @@ class ConsumeJob:
             "parts": _limits(settings),
             "size": content.size,
             "sha256": content.sha256,
-            "chunks": batch.chunks(),
-            "others": batch.others(),
+            "chunks": chunks,
+            "others": others,
             "cut": self.cut,
         }
 
@@ -685,6 +710,11 @@ class ConsumeJob:
 def _kept(note: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the manifest beside the output that a record lacks."""
     return {name: value for name, value in note.items() if name not in ("version", "state", "run", "token")}
+
+
+def _giving_up(output: BatchOutput | None) -> str:
+    files = "" if output is None else f"{output.path}, {manifest_path(output.path)} and "
+    return f"remove {files}the task's stored state 'consumed', and clear the task"
 
 
 def _described(file: AtomicFile | PartFiles) -> list[dict[str, Any]] | None:

@@ -21,7 +21,7 @@ from pulsar_native.jobs.matching import MessageMatch
 if TYPE_CHECKING:
     from pulsar_native import Client as SyncClient
     from pulsar_native import Consumer as SyncConsumer
-    from pulsar_native import ConsumerType, Message
+    from pulsar_native import ConsumerType, InitialPosition, Message
     from pulsar_native.asyncio import Client, Consumer
     from pulsar_native.jobs.id_ranges import TopicRanges
 
@@ -39,6 +39,8 @@ _ARRIVAL_MS = 5_000
 _QUEUE = 1_000
 IDS = "ids"
 """The field of a result that `acknowledge_found` needs."""
+CLUSTER = "cluster"
+"""The field for the caller to keep the cluster of the client that found the message: its ids hold there only."""
 
 
 @dataclass(frozen=True)
@@ -135,17 +137,15 @@ class MessageWatcher:
         self.seen = explain(error, action=f"looking at {self.wanted.topic}", stage=self.stage) + before
 
     async def _opened(self, client: Client) -> Consumer[Any]:
-        from pulsar_native import InitialPosition
         from pulsar_native.jobs.codecs import WriterSchema
 
         if self._consumer is None or self._owner is not client:
             wanted = self.wanted
-            earliest = wanted.initial_position == "earliest"
             self._consumer = await client.subscribe(
                 wanted.topic,
                 wanted.subscription,
                 consumer_type=_consumer_type(wanted.subscription_type),
-                initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
+                initial_position=_initial_position(wanted.initial_position),
                 schema=WriterSchema(),
                 batch_index_ack_enabled=True,
             )
@@ -203,6 +203,12 @@ def _consumer_type(name: str) -> ConsumerType:
     }[name]
 
 
+def _initial_position(name: str) -> InitialPosition:
+    from pulsar_native import InitialPosition
+
+    return InitialPosition.Earliest if name == "earliest" else InitialPosition.Latest
+
+
 def acknowledge_found(
     client: SyncClient,
     wanted: MessageCondition,
@@ -214,7 +220,8 @@ def acknowledge_found(
     The consumer that found it must be closed, or is waited for up to 30 s; then `ConsumerBusy` is raised. `before` is
     called before the acknowledgement. With it, a message of an exclusive subscription that another consumer has
     acknowledged since is left to that one: False is returned, and `before` is not called. Without it the
-    acknowledgement may be a repetition.
+    acknowledgement may be a repetition. A subscription that was deleted meanwhile is made again as a look makes it. The
+    client must be of the cluster of the client that found the message.
     """
     from pulsar_native.exceptions import ConsumerBusy
     from pulsar_native.jobs.batch import acknowledge
@@ -228,6 +235,7 @@ def acknowledge_found(
                 str(found["topic"]),
                 wanted.subscription,
                 consumer_type=_consumer_type(wanted.subscription_type),
+                initial_position=_initial_position(wanted.initial_position),
                 receiver_queue_size=_QUEUE if is_checked else 0,
                 batch_index_ack_enabled=True,
                 ack_receipt_enabled=True,

@@ -17,7 +17,14 @@ import pytest
 from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
 from pulsar_native.jobs import consuming
 from pulsar_native.jobs.batch import BatchLimits
-from pulsar_native.jobs.consuming import BatchElsewhere, ConsumeCallbacks, ConsumeJob, ConsumeSettings, OutputLost
+from pulsar_native.jobs.consuming import (
+    BatchElsewhere,
+    ConsumeCallbacks,
+    ConsumeJob,
+    ConsumeSettings,
+    OutputLost,
+    TopicRecreated,
+)
 from pulsar_native.jobs.failures import JobRefused
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
@@ -198,6 +205,38 @@ def test_batch_of_another_cluster_is_not_touched(
     if needs == "messages":
         assert ConsumeJob(dataclasses.replace(there, process_once=True), client, state, MemoryLog()).run() == first
     assert ConsumeJob(here, client, state, MemoryLog(), callbacks).run() == first
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_batch_of_topic_created_again_raises(client: Client, topic: NewTopic, tmp_path: Path, count: int) -> None:
+    name, state, times = topic(partitions=2), MemoryState(), {"a": 1}
+    asked: list[Sequence[str]] = []
+
+    def created(topics: Sequence[str]) -> dict[str, int]:
+        asked.append(topics)
+        return {each: times["a"] for each in topics if "a" in times}
+
+    publish(client, name, count)
+    callbacks = ConsumeCallbacks(created=created)
+    settings = ConsumeSettings([name], "sub", {"job": "j"}, path=str(tmp_path / "a.jsonl"), cluster="pulsar://a:6650")
+    first = ConsumeJob(settings, client, state, MemoryLog(), callbacks).run()
+    assert first["count"] == count and asked[0] and set(asked[0]) <= {f"{name}-partition-{n}" for n in range(2)}
+    publish(client, name, 1)
+
+    def again(**changes: Any) -> dict[str, Any]:
+        changed = dataclasses.replace(settings, **changes)
+        return ConsumeJob(changed, client, state, MemoryLog(), callbacks).run()
+
+    # The same time, another cluster's time, and no time: the run keeps its batch.
+    assert again() == first
+    times["a"] = 2
+    assert again(cluster="pulsar://b:6650") == first
+    with pytest.raises(TopicRecreated, match=f"{name}-partition-. was deleted .* remove .*a.jsonl, .*'consumed'"):
+        again()
+    times.clear()
+    assert again() == first
+    with client.subscribe(name, "sub") as rest:
+        assert rest.receive(10_000).data() == b"0"
 
 
 @pytest.mark.parametrize(

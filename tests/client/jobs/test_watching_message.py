@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, InitialPosition
+from pulsar_native import AdminClient, Client, InitialPosition
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.exceptions import ConnectError, ConsumerBusy, Timeout
 from pulsar_native.jobs import watching_message
@@ -102,6 +102,31 @@ async def test_acknowledge_found_acknowledged_since_is_left(
         assert acknowledge_found(client, watch.wanted, found) is True
         with client.subscribe(name, "s") as rest:
             assert [rest.receive(5000).partition_key() for _ in range(1 + later)] == ["b", *["c"] * later]
+
+
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+async def test_acknowledge_found_subscription_deleted(begin: str, broker: Broker, topic: NewTopic) -> None:
+    name, called = topic(), []
+    watch = MessageWatcher(MessageCondition.of(name, "s", initial_position=begin))
+    with Client(broker.service_url) as client, AdminClient(broker.admin_url) as admin:
+        client.subscribe(name, "keeps", initial_position=InitialPosition.Earliest).close()
+        async with AsyncClient(broker.service_url) as loop_client:
+            assert await watch.look(loop_client) is None
+            with client.create_producer(name, batching_enabled=False) as producer:
+                producer.send(b"one")
+                producer.send(b"two")
+            found = await watch.look(loop_client)
+        assert found is not None
+        admin.delete_subscription(name, "s", force=True)
+        is_found = begin == "earliest"
+        assert acknowledge_found(client, watch.wanted, found, lambda: called.append("noted")) is is_found
+        assert called == ["noted"] * is_found
+        with client.subscribe(name, "s") as rest:
+            if is_found:
+                assert rest.receive(5000).data() == b"two"
+            else:
+                with pytest.raises(Timeout):
+                    rest.receive(300)
 
 
 async def test_message_watcher_acknowledges_others_if_told(broker: Broker, topic: NewTopic) -> None:

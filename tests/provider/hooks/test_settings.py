@@ -201,6 +201,10 @@ def test_start_of_process_that_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -
         ({"client_options": {"connections_per_broker": 1.5}}, "connections_per_broker must be an int"),
         ({"topic_url_template": "ftp://console/{topic}"}, "must begin with http"),
         ({"topic_url_template": "https://console/{name}"}, "unknown name {name}"),
+        ({"topic_url_template": "https://u:s3cret@console/{topic}"}, "'topic_url_template' must not hold credentials"),
+        ({"service_url": "pulsar://u:s3cret@h:1"}, "'service_url': .* must not hold credentials"),
+        ({"service_url": "pulsar://h:1?token=s3cret"}, "'service_url': .* must not have a query .* as fields"),
+        ({"admin_url": "http://u:s3cret@h:1"}, "'admin_url': .* must not hold credentials"),
         ({"spark_credentials_ref": "s3cret"}, "'spark_credentials_ref' must be env:NAME"),
         ({"spark_credentials_ref": "token:s3cret"}, "'spark_credentials_ref' must be env:NAME"),
         ({"spark_credentials_ref": "env:"}, "'spark_credentials_ref' must be env:NAME"),
@@ -210,7 +214,7 @@ def test_start_of_process_that_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_connection_new_fields_wrong_values_raise(fields: dict[str, Any], message: str, connection: Connection) -> None:
     with pytest.raises(AirflowException, match=message) as caught:
-        PulsarHook(connection(service_url=URL, **fields)).client_config()
+        PulsarHook(connection(**{"service_url": URL, **fields})).client_config()
     assert "s3cret" not in str(caught.value) and _BODY[:20] not in str(caught.value)
 
 

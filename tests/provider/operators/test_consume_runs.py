@@ -19,6 +19,7 @@ from pulsar_native.jobs import consuming, formats
 from support.brokers import Broker, NewTopic
 from support.consuming import beside, consume, fill, lines, texts
 from support.tasks import StateStore, context_of
+from support.until import wait_until
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 KINDS = ["jsonl", "parquet"]
@@ -115,6 +116,51 @@ def test_note_without_cluster_is_read(client: Client, topic: NewTopic, tmp_path:
         del note["cluster"]
     path.with_name("_a.jsonl.manifest.json").write_text(json.dumps(manifest))
     assert consume(name, path).execute(context_of(store=store)) == first
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_batch_of_topic_created_again_fails(
+    count: int, client: Client, topic: NewTopic, admin: AdminClient, tmp_path: Path
+) -> None:
+    name, path, store = topic(), tmp_path / "a.jsonl", StateStore()
+    fill(client, name, range(count))
+    first = consume(name, path).execute(context_of(store=store))
+    # A run that is deleted has its note beside the output only.
+    for kept in (store, StateStore()):
+        # While the topic is gone nothing tells that it will be another one.
+        admin.delete_topic(name, force=True)
+        assert consume(name, path).execute(context_of(store=kept)) == first
+        fill(client, name, ["new"])
+        with pytest.raises(AirflowFailException, match=f"{count} messages before, and {name} was deleted and created"):
+            consume(name, path).execute(context_of(store=kept))
+    # What the error says: another batch for the run.
+    path.unlink()
+    path.with_name("_a.jsonl.manifest.json").unlink()
+    assert consume(name, path).execute(context_of(store=StateStore()))["count"] == 1 and texts(path) == ["new"]
+
+
+def test_batch_of_trimmed_topic_is_kept(
+    client: Client, broker: Broker, admin: AdminClient, namespace: Callable[[], str], tmp_path: Path
+) -> None:
+    """All ledgers of the topic are newer than the batch, as those of a topic that was created again."""
+    # Deduplication and retention would hold the old ledger.
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", False)
+    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+    name, path, store = f"persistent://{space}/t", tmp_path / "a.jsonl", StateStore()
+    client.subscribe(name, "sub", initial_position=InitialPosition.Earliest).close()
+    fill(client, name, range(3))
+    first = consume(name, path).execute(context_of(store=store))
+    old = admin.internal_stats(name)["ledgers"][0]["ledgerId"]
+    admin.unload(name)
+    fill(client, name, ["later"])
+
+    def trimmed() -> bool:
+        broker.admin("POST", f"persistent/{space}/t/trim")
+        return bool(admin.internal_stats(name)["ledgers"][0]["ledgerId"] > old)
+
+    wait_until(trimmed)
+    assert first["count"] == 3 and consume(name, path).execute(context_of(store=store)) == first
 
 
 def test_note_never_expires(client: Client, topic: NewTopic, tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
+from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.sensors.message import MessageSensor
+from airflow_provider_pulsar.triggers.message import MessageTrigger
 from pulsar_native import AdminClient, Client, InitialPosition, Message
 from pulsar_native.exceptions import Timeout
 from pulsar_native.jobs.watching_message import acknowledge_found
 from pulsar_native.schema import AvroSchema
-from support.brokers import NewTopic
-from support.tasks import StateStore, context_of
+from support.brokers import Broker, NewTopic
+from support.tasks import StateStore, context_of, define_connection
 from support.waiting import MODES, complete, options_of, wait_with
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -198,6 +200,66 @@ def test_message_of_another_run_is_left_to_it(
     assert acknowledged == ["1", "2"] and left_in(client, name) == []
 
 
+class Elsewhere:
+    """A connection that leads to the same broker by another name, which is another cluster as far as names tell."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+        self._monkeypatch = monkeypatch
+        self.there = broker.service_url
+        self.here = broker.service_url.replace("127.0.0.1", "localhost")
+        assert self.here != self.there
+
+    def lead(self, url: str) -> None:
+        define_connection(self._monkeypatch, service_url=url)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_message_of_another_cluster_is_not_acknowledged(
+    mode: str, client: Client, topic: NewTopic, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, urls = topic(), Elsewhere(monkeypatch, broker)
+    publish(client, name, ("a", b"1"))
+    urls.lead(urls.there)
+    seen: list[str] = []
+
+    def moved(sensor: MessageSensor, hook: Any, found: dict[str, Any]) -> dict[str, Any]:
+        # Between the find and the acknowledgement the connection is changed, once.
+        seen.append(cluster_uri(hook.service_url()))
+        urls.lead(urls.here)
+        return found_at(sensor, hook, found)
+
+    owner: Any = MessageTrigger if mode == "start_from_trigger" else MessageSensor
+    found_at = owner.found_at
+    monkeypatch.setattr(owner, "found_at", moved)
+    acknowledged: list[str] = []
+
+    def acknowledge(*arguments: Any) -> bool:
+        acknowledged.append(arguments[2]["cluster"])
+        return acknowledge_found(*arguments)
+
+    monkeypatch.setattr("airflow_provider_pulsar.sensors.message.acknowledge_found", acknowledge)
+    found = wait_with(sensor(name, mode), mode)
+    assert found["value"] == "1" and "cluster" not in found
+    assert seen[0] == urls.there and acknowledged == [urls.here] and left_in(client, name) == []
+
+
+@pytest.mark.parametrize("mode", ["poke", "start_from_trigger"])
+def test_noted_message_of_another_cluster_fails(
+    mode: str, client: Client, topic: NewTopic, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, store, urls = topic(), StateStore(), Elsewhere(monkeypatch, broker)
+    publish(client, name, ("a", b"1"), ("a", b"2"))
+    urls.lead(urls.there)
+    assert wait_with(sensor(name, mode), mode, context_of(store=store))["value"] == "1"
+    urls.lead(urls.here)
+    with pytest.raises(AirflowFailException, match=f"message is of {urls.there}, .* leads to {urls.here}: nothing"):
+        wait_with(sensor(name, mode), mode, context_of(store=store))
+    assert left_in(client, name) == [b"2"]
+    # A note of an earlier version does not tell its cluster.
+    del store["message_found"]["found"]["cluster"]
+    assert wait_with(sensor(name, mode), mode, context_of(store=store))["value"] == "1"
+
+
 @pytest.mark.proves("K8")
 def test_filter_passes_ten_thousand_misses_in_seconds(client: Client, topic: NewTopic) -> None:
     name = topic()
@@ -252,8 +314,6 @@ def test_wrong_argument_fails_when_parsed(options: dict[str, Any], words: str) -
 
 @pytest.mark.parametrize("mode", ["poke", "start_from_trigger"])
 def test_missing_permission_fails_at_once(mode: str, secure_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from support.tasks import define_connection
-
     url, guest = secure_broker.service_url, secure_broker.token("guest")
     define_connection(monkeypatch, "guest", service_url=url, auth_method="token", token=guest)
     with pytest.raises(AirflowFailException) as raised:
