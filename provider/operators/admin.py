@@ -239,13 +239,13 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
     :param subscription: the subscription's name. Templated.
     :param timestamp: the first message published at or after it comes next: a datetime, ISO-8601 text (UTC without a
         zone) or milliseconds. Templated. Exactly one of `timestamp` and `position` is needed.
-    :param position: "earliest", "latest", or a message id as in a manifest, "ledger:entry:partition:batch_index". An id
-        of a partitioned topic moves its partition only. Templated.
+    :param position: "earliest", "latest", or a message id as in a manifest, "ledger:entry:partition:batch_index". Of a
+        partitioned topic the words move all partitions, an id its partition only. Templated.
     :param excluded: with an id, begin after its message. Default False.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic, subscription and position. A retry of a try that had moved it changes nothing; a task that is cleared
-    moves it again.
+    Returns topic, subscription and position. A retry of a try that had moved it changes nothing, one of a try that had
+    moved some of the partitions moves all; a task that is cleared moves it again.
     """
 
     template_fields: Sequence[str] = ("topic", "subscription", "timestamp", "position")
@@ -269,25 +269,31 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
         self.excluded = excluded
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        from pulsar_native import MessageId
         from pulsar_native.topic import TopicName
 
         target: MessageId | int
-        topic = self.topic
+        topic, moved = self.topic, [self.topic]
         if self._by_time:
             if self.timestamp is None or self.timestamp in ("", "None"):
                 validation.refuse("timestamp rendered to nothing")
             target = validation.moment("timestamp", self.timestamp)
         else:
-            target = _position(self.position)
-            if target.partition() >= 0 and not TopicName.parse(topic).is_partition:
-                topic = TopicName.parse(topic).with_partition(target.partition()).full
+            target, name = _position(self.position), TopicName.parse(topic)
+            if target in (MessageId.earliest, MessageId.latest):
+                # The broker moves a partitioned topic to a time only.
+                moved = _partitions(admin, topic) or [topic]
+            elif target.partition() >= 0 and not name.is_partition:
+                topic = name.with_partition(target.partition()).full
+                moved = [topic]
         found = {"topic": topic, "subscription": self.subscription, "position": str(target)}
         state = TaskState(context, "cursor_reset")
         done = {**found, "excluded": self.excluded, "done": cycle_of(context, self.retries)}
         if state.get() == done:
             self.log.info(_DONE_BEFORE, self._action())
             return found
-        admin.reset_cursor(topic, self.subscription, target, excluded=self.excluded)
+        for each in moved:
+            admin.reset_cursor(each, self.subscription, target, excluded=self.excluded)
         # This try can still fail before Airflow has recorded its success, and consumers go on meanwhile.
         state.set(done)
         return found
@@ -483,11 +489,7 @@ class PulsarCompactTopicOperator(_AdminOperator):
         self._killed = False
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
-        from pulsar_native.topic import TopicName
-
-        name = TopicName.parse(self.topic)
-        count = 0 if name.is_partition else admin.partitions(self.topic)
-        topics = [name.with_partition(index).full for index in range(count)] or [self.topic]
+        topics = _partitions(admin, self.topic) or [self.topic]
         before = {topic: _compacted_ledger(admin, topic) for topic in topics}
         for topic in topics:
             self._start(admin, topic)
@@ -560,6 +562,15 @@ def _deleted(delete: Callable[[], None], if_missing: str) -> dict[str, Any]:
             raise AirflowFailException(str(error)) from error
         return {"deleted": False}
     return {"deleted": True}
+
+
+def _partitions(admin: AdminClient, topic: str) -> list[str]:
+    """Return the partitions of a partitioned topic, none for another one."""
+    from pulsar_native.topic import TopicName
+
+    name = TopicName.parse(topic)
+    count = 0 if name.is_partition else admin.partitions(topic)
+    return [name.with_partition(index).full for index in range(count)]
 
 
 def _position(text: object) -> MessageId:

@@ -210,4 +210,5 @@ def _applied(action: str, name: str, change: Callable[[], None], read: Callable[
         if time.monotonic() >= deadline:
             raise AirflowException(f"{action}: the broker has accepted {name}, but {found!r} holds, not {wanted!r}")
         time.sleep(0.1)
-    return found
+    # XCom stores a tuple as Airflow's own object, and a list as JSON.
+    return list(found) if isinstance(found, tuple) else found

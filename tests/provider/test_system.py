@@ -77,7 +77,7 @@ def test_example_files_are_all_run() -> None:
 
 @pytest.mark.proves("A30")
 def test_example_dead_letters_are_mended(
-    example: Callable[[str], Any], space: Callable[[str], str], client: Client, broker: Broker
+    example: Callable[[str], Any], space: Callable[[str], str], client: Client, broker: Broker, admin: AdminClient
 ) -> None:
     payments = space("payments")
     put(client, payments, [{"cents": 100}, {"cents": "250"}, {"cents": None}, {"cents": 1.0}])
@@ -85,6 +85,8 @@ def test_example_dead_letters_are_mended(
     run = dag.test()
     assert set(states_of(run).values()) == {"success"}, states_of(run)
     assert xcom_of(run, "book")["errors"]["dead_letters"] == 3
+    # No other one, whose backlog nobody reads.
+    assert admin.subscriptions(space("payments-dead")) == ["triage"]
     assert values_in(broker, payments)[4:] == [{"cents": 250}, {"cents": 1}]
     again = dag.test()
     assert (xcom_of(again, "book")["count"], xcom_of(again, "book")["errors"]["dead_letters"]) == (2, 0)
@@ -114,6 +116,7 @@ def test_example_transaction_bills_each_order_once(
     dag.task_dict["invoice"].retries = 0
     assert states_of(dag.test()) == {"invoice": "failed"}
     assert [each["order"] for each in values_in(broker, invoices)] == list(range(100))
+    assert admin.subscriptions(invoices) == ["accounting"]
     backlog = admin.stats(waiting)["subscriptions"]["invoicing"]["msgBacklog"]
     assert backlog == 21
     # Without the order that stops it, the rest is billed, and nothing twice.
@@ -137,6 +140,7 @@ def test_example_gate_holds_a_bad_batch(
     run = dag.test()
     assert states_of(run) == {"take": "success", "pass_on": "success"}
     assert values_in(broker, checked) == [{"celsius": n % 40} for n in range(100)]
+    assert admin.stats(checked)["subscriptions"]["dashboard"]["msgBacklog"] > 0
     put(client, readings, [{"celsius": 999 if n % 10 == 0 else 20} for n in range(50)])
     run = dag.test()
     assert states_of(run) == {"take": "failed", "pass_on": "upstream_failed"}
@@ -145,8 +149,14 @@ def test_example_gate_holds_a_bad_batch(
 
 
 def test_example_sql_reaches_parquet(
-    example: Callable[[str], Any], space: Callable[[str], str], tmp_path: Path, connection: Callable[..., str]
+    example: Callable[[str], Any],
+    space: Callable[[str], str],
+    tmp_path: Path,
+    connection: Callable[..., str],
+    admin: AdminClient,
 ) -> None:
+    # As installed: a cleared task publishes all messages again.
+    admin.set_deduplication(space("").removeprefix("persistent://").rstrip("/"), False)
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, total REAL, day TEXT)")
         rows = [(n, f"c{n % 7}", n / 4, "2026-01-01" if n % 2 else "2026-01-02") for n in range(1000)]
@@ -159,3 +169,7 @@ def test_example_sql_reaches_parquet(
     found = pq.read_table(tmp_path / "orders" / "day=2026-01-01" / "orders.parquet")
     assert found.num_rows == 500
     assert Counter(found["__key"].to_pylist()) == Counter(f"c{n % 7}".encode() for n in range(1, 1000, 2))
+    # What a cleared run publishes again is no part of the next run of the day.
+    for again in (clear_and_run(dag, run), dag.test()):
+        assert set(states_of(again).values()) == {"success"}, states_of(again)
+        assert pq.read_table(tmp_path / "orders" / "day=2026-01-01" / "orders.parquet").num_rows == 500

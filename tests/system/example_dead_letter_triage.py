@@ -32,6 +32,7 @@ with DAG("example_dead_letter_triage", schedule=None) as dag:
         process_message=check,
         on_error="dead_letter",
         dead_letter_topic="payments-dead",
+        initial_subscription_name="triage",
         path=FOLDER + "/payments/{{ run_id }}.jsonl",
     )
 

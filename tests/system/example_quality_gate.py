@@ -44,6 +44,7 @@ with DAG("example_quality_gate", schedule=None) as dag:
         topic="readings-checked",
         messages=values_of,
         op_kwargs={"path": "{{ ti.xcom_pull('take')['path'] }}"},
+        create_subscription="dashboard",
     )
     take >> pass_on
 # [END quality_gate]

@@ -29,7 +29,7 @@ with DAG("example_sql_to_parquet", schedule=None, params={"day": "2026-01-01"}) 
         sql="SELECT id, customer, total FROM orders WHERE day = ? ORDER BY id",
         parameters=["{{ params.day }}"],
         sql_conn_id="shop",
-        topic="orders-{{ params.day }}",
+        topic="orders-{{ run_id }}",
         key_field="customer",
         schema="avro",
         schema_definition=ORDER,
@@ -37,14 +37,14 @@ with DAG("example_sql_to_parquet", schedule=None, params={"day": "2026-01-01"}) 
     )
     wait = TopicSensor(
         task_id="wait",
-        topic="orders-{{ params.day }}",
+        topic="orders-{{ run_id }}",
         messages="{{ ti.xcom_pull('publish')['count'] }}",
         poke_interval=1,
         timeout=60,
     )
     lake = ConsumeBatchOperator(
         task_id="lake",
-        topic="orders-{{ params.day }}",
+        topic="orders-{{ run_id }}",
         subscription="lake",
         path=FOLDER + "/orders/day={{ params.day }}/orders.parquet",
         if_exists="overwrite",

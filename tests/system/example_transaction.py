@@ -25,6 +25,9 @@ with DAG("example_transaction", schedule=None) as dag:
                 initial_position=pulsar.InitialPosition.Earliest,
                 batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(100, 0, 2000),
             )
+            # Keeps the invoices for a consumer that comes later; with a queue of 0 none is delivered here.
+            shared = pulsar.ConsumerType.Shared
+            client.subscribe(hook.topic_name("invoices"), "accounting", shared, receiver_queue_size=0).close()
             invoices = client.create_producer(hook.topic_name("invoices"))
             while messages := orders.batch_receive():
                 # Committed as a whole at the end of the block, aborted as a whole by an exception or a kill.

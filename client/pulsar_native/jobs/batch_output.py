@@ -20,6 +20,7 @@ from pulsar_native.jobs.output import (
     create_json,
     is_there,
     local_path,
+    numbered_path,
     read_json,
     remove,
     temporary_of,
@@ -89,14 +90,13 @@ class BatchOutput:
         return parts if known_path not in parts else [known_path, *parts]
 
     def _part(self, number: int) -> str:
-        folder, slash, name = self._asked.rpartition("/")
-        stem, dot, ending = name.partition(".") if not name.startswith(".") else (name, "", "")
-        return f"{folder}{slash}{stem}-{number:05}{dot}{ending}"
+        return numbered_path(self._asked, f"-{number:05}")
 
     def _numbers(self) -> list[int]:
         """Return the numbers of existing parts, those being written included."""
-        folder, slash, _ = self._asked.rpartition("/")
-        name = re.escape(self._part(0).rpartition("/")[2]).replace("00000", r"(\d{5})", 1)
+        folder, slash, asked = self._asked.rpartition("/")
+        # No name has a slash.
+        name = re.escape(numbered_path(asked, "-/")).replace("/", r"(\d{5})")
         pattern = re.compile(rf"(?:{name}|_{name}\.manifest\.json)")
         try:
             names = [each.name for each in self._open_path(folder + slash or ".").iterdir()]

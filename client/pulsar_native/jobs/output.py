@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from pulsar_native.jobs.json_values import json_safe
 # as in pathlib.
 PathFactory = Callable[[str], Any]
 _BLOCK = 1024 * 1024
+# A suffix, which begins with a letter, and that of a packed file after it. A hidden file's first dot begins its name.
+_SUFFIX = re.compile(r"(?<=.)(?:\.[a-z]\w*)?\.(?:gz|bz2|xz|zip|zst|lz4)$|(?<=.)\.[a-z]\w*$", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,14 @@ def json_line(record: object) -> bytes:
         return json.dumps(safe, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(safe, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def numbered_path(path: str, number: str) -> str:
+    """Return a path with a number before its suffix; other dots, as those of a time, belong to the name."""
+    folder, slash, name = path.rpartition("/")
+    match = _SUFFIX.search(name)
+    end = len(name) if match is None else match.start()
+    return f"{folder}{slash}{name[:end]}{number}{name[end:]}"
 
 
 def temporary_of(path: Any, tag: str) -> Any:

@@ -20,6 +20,7 @@ from pulsar_native.jobs.output import (
     content_of,
     is_there,
     local_path,
+    numbered_path,
     remove,
     temporary_of,
 )
@@ -35,9 +36,7 @@ class PartLimits:
 
 def part_path(path: str, number: int) -> str:
     """Return the path of a part."""
-    folder, slash, name = path.rpartition("/")
-    stem, dot, ending = name.partition(".") if not name.startswith(".") else (name, "", "")
-    return f"{folder}{slash}{stem}.part-{number:05}{dot}{ending}"
+    return numbered_path(path, f".part-{number:05}")
 
 
 class PartFiles:

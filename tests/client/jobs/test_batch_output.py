@@ -104,12 +104,18 @@ def test_manifest_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("a.jsonl", "a-00001.jsonl"), ("a", "a-00001"), ("a.jsonl.gz", "a-00001.jsonl.gz"), (".a", ".a-00001")],
+    [
+        *[("a.jsonl", "a-00001.jsonl"), ("a", "a-00001"), ("a.jsonl.gz", "a-00001.jsonl.gz"), (".a", ".a-00001")],
+        ("1T00:00:00.000000+00:00.jsonl", "1T00:00:00.000000+00:00-00001.jsonl"),
+    ],
 )
 def test_parts_keep_the_ending(name: str, part: str, tmp_path: Path) -> None:
     mine = output(tmp_path / name, if_exists="append_part")
     mine.claim()
     assert mine.path == str(tmp_path / part)
+    next_one = output(tmp_path / name, "another", if_exists="append_part")
+    next_one.claim()
+    assert next_one.path == str(tmp_path / part.replace("00001", "00002"))
 
 
 def test_later_try_takes_its_own_part_again(tmp_path: Path) -> None:

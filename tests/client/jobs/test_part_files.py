@@ -32,6 +32,10 @@ def written(path: str, limits: PartLimits, lines: int, *, commit: bool = True, t
         ("day.tar.gz", "day.part-00007.tar.gz"),
         ("s3://b/day", "s3://b/day.part-00007"),
         ("a/.day", "a/.day.part-00007"),
+        ("a/.day.jsonl", "a/.day.part-00007.jsonl"),
+        ("1T16:21:16.784+00:00.parquet", "1T16:21:16.784+00:00.part-00007.parquet"),
+        ("1T16:21:16.784+00:00.jsonl.GZ", "1T16:21:16.784+00:00.part-00007.jsonl.GZ"),
+        ("b/1T16:21:16.784+00:00", "b/1T16:21:16.784+00:00.part-00007"),
     ],
 )
 def test_part_path_keeps_folder_and_ending(path: str, part: str) -> None:

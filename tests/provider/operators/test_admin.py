@@ -208,6 +208,35 @@ def test_reset_cursor_to_a_time(admin: AdminClient, client: Client, topic: NewTo
     assert sum(part["subscriptions"]["s"]["msgBacklog"] for part in parts) == 2
 
 
+@pytest.mark.proves("A26")
+def test_reset_cursor_moves_all_partitions(
+    admin: AdminClient, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, context = topic(partitions=2), context_of(store=StateStore())
+    place: dict[str, Any] = {"topic": name, "subscription": "s"}
+    run(PulsarCreateSubscriptionOperator, **place, position="latest")
+    publish(client, name, 4)
+    reset = AdminClient.reset_cursor
+
+    def left() -> list[int]:
+        return [backlog(admin, f"{name}-partition-{number}") for number in range(2)]
+
+    def refused(self: AdminClient, topic: str, *arguments: Any, **options: Any) -> None:
+        if topic.endswith("-1"):
+            raise ReadError("the connection broke")
+        reset(self, topic, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(AirflowException, match="the connection broke"):
+        patch.setattr(AdminClient, "reset_cursor", refused)
+        run(PulsarResetCursorOperator, context, **place, position="latest")
+    assert left() == [0, 2]
+    # The failed try is no one that has done it: the next one moves all.
+    assert run(PulsarResetCursorOperator, context, **place, position="latest")["topic"] == name
+    assert left() == [0, 0]
+    run(PulsarResetCursorOperator, context, **place, position="earliest")
+    assert left() == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("place", "left"),
     [({"position": "latest"}, (0, 1, 0)), ({"position": "earliest"}, (4, 1, 5)), ({"timestamp": 1}, (4, 1, 5))],
@@ -353,7 +382,7 @@ def test_policies_hold_when_the_task_ends(
     done = run(PulsarSetPoliciesOperator, **{kind: place}, **given)
     assert done == {
         kind: place,
-        "retention": (10, -1),
+        "retention": [10, -1],
         "message_ttl": 60,
         "deduplication": True,
         "backlog_quota": {

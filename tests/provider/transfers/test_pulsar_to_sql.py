@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_pulsar.task_client import TaskKilled
 from airflow_provider_pulsar.transfers import pulsar_to_sql
 from airflow_provider_pulsar.transfers.pulsar_to_sql import PulsarToSqlOperator
 from pulsar_native import AdminClient, Client, Consumer
+from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.jobs import sql_sink
+from pulsar_native.jobs.receiver import BatchReceiver
 from pulsar_native.schema import AvroSchema
 from support.brokers import Broker, NewTopic
 from support.consuming import fill
@@ -311,6 +314,27 @@ def test_load_overtaken_try_cannot_commit(
         slow.execute(context_of())
     assert overtaking[0]["rows"] == 10
     assert rows(path) == list(range(10))
+
+
+def test_load_killed_while_waiting_says_so(
+    database: NewDatabase, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = database(TABLE), topic()
+    client.subscribe(name, "sub").close()
+    operator = transfer(name, until_end=False, max_seconds=60)
+    receive = BatchReceiver.next
+
+    def killed(receiver: BatchReceiver, millis: float) -> Any:
+        operator.on_kill()
+        # That drops the client in a thread of its own, at any time.
+        operator._task_client._client.shutdown()  # type: ignore[union-attr]
+        return receive(receiver, millis)
+
+    monkeypatch.setattr(BatchReceiver, "next", killed)
+    with pytest.raises(TaskKilled, match="the task was killed") as caught:
+        operator.execute(context_of())
+    assert isinstance(caught.value.__context__, AlreadyClosed)
+    assert rows(path) == []
 
 
 @pytest.mark.proves("A12")
