@@ -39,12 +39,14 @@ _log = logging.getLogger("pyspark_pulsar")
 class Split(InputPartition):
     """Split: the messages that a task reads, of one topic partition or of several small ones; no range is empty.
 
-    Pickled into the plan: positions and names, no options and no secret.
+    Pickled into the plan: positions and names, no options and no secret. `starting_time` is that of a stream's
+    checkpoint, which stands for that of the options; a batch read has those alone.
     """
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(ranges[0].topic)
         self.ranges = tuple(ranges)
+        self.starting_time: int | None = None
 
     def parts(self) -> list[Split]:
         """Return a split for each range."""

@@ -8,7 +8,7 @@ delivered (never a transaction marker), so that an end taken from it is always r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
@@ -240,6 +240,26 @@ class _ReaderProbe:
     def last_entry(self) -> Position | None:
         return last_entry(self._admin, self._topic) if self._admin is not None else None
 
+    def empty_ledger(self) -> Position | None:
+        if self._admin is None:
+            return None
+        found = self._broker.ledgers(self._topic)
+        return Position(found[-1].id, 0) if found and not any(each.entries for each in found) else None
+
+    def is_held_back(self, last: Position | None, until_ms: int) -> bool:
+        if self._admin is None:
+            return False
+        end = last_entry(self._admin, self._topic)
+        if end is None or (last is not None and end < last.after_entry):
+            return False
+        # Markers and aborted messages stand there, too, which only an open transaction makes doubtful.
+        stats: Mapping[str, object] = self._admin.stats(self._topic)
+        if not stats.get("ongoingTxnCount"):
+            return False
+        bound = self._admin.message_id_by_time(self._topic, max(1, until_ms))
+        begin = last.after_entry if last is not None else Position(self._broker.ledgers(self._topic)[0].id, 0)
+        return Position(bound.ledger_id(), bound.entry_id()) > begin
+
     def _next(self) -> Found | None:
         self._fresh = False
         if not self._reader.has_message_available():
@@ -266,7 +286,8 @@ def plan(
     `wants` returns False for the topic partitions to leave out; None for none. `narrowed` returns the wanted part of a
     range and may ask the partition's probe; None for the whole range.
     Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, also for a
-    missing topic whose range the options give, as those of a load do, and errors of the connection.
+    missing topic whose range the options give, as those of a load do, `Timeout` for an open transaction before
+    endingTime, and errors of the connection.
     """
     with Broker(options) as broker:
         topics, gone = _partitions(options, broker)

@@ -111,16 +111,21 @@ class CommitLog:
                 found.append(Commit.from_json(text, f"{self.folder}/{name}"))
         return found
 
-    def check(self, commits: Sequence[Commit], topics: Sequence[str], run: str | None, path: str) -> None:
-        """Raise for a log of other topics, and for an output path with the rows of another run."""
+    def check(
+        self, commits: Sequence[Commit], topics: Sequence[str], run: str | None, path: str, *, is_pattern: bool = False
+    ) -> None:
+        """Raise for a log of other topics, and for an output path with the rows of another run.
+
+        Topics of a pattern come and go: one that is still there shows that the log is theirs.
+        """
         if not commits:
             return
         known = {TopicName.parse(item.topic).base.full for item in commits[-1].ranges}
         wanted = {TopicName.parse(topic).base.full for topic in topics}
-        if not known <= wanted:
+        if not (known & wanted if is_pattern else known <= wanted):
             raise InvalidConfiguration(
                 f"The commit log {self.folder} is of {', '.join(sorted(known))}, not of {', '.join(sorted(wanted))}: "
-                "name another folder with commits"
+                "name another folder with commits, whose first load needs a start (behind what was loaded already)"
             )
         other = next((commit for commit in commits if commit.path == path and commit.run != run), None)
         if other is not None:

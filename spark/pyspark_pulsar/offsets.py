@@ -3,16 +3,18 @@
 Rules: a range is `[start, end)` in order of positions. `latest` is the last message that can be delivered at planning,
 so that later ones are excluded. Times narrow the range by the broker's search, widened by the slack, and the task
 filters rows exactly. Messages of the range that the topic does not hold any more are data loss: checked here, and again
-by the task (`check_retained`). A range of positions is read unchanged, so that a stored plan replays exactly.
+by the task (`check_retained`). Messages from before an ending time that an open transaction holds back are awaited, if
+admin.url tells of them. A range of positions is read unchanged, so that a stored plan replays exactly.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, Timeout
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.errors import ADVICE, DataLoss
 from pyspark_pulsar.options import ReadOptions
@@ -20,6 +22,8 @@ from pyspark_pulsar.positions import Bound, Position
 
 # Both ends of a range in an empty topic.
 _NOWHERE = Position(0, 0)
+# How often an open transaction is looked at.
+_TRANSACTION_POLL_SECONDS = 0.5
 
 
 class Found(NamedTuple):
@@ -58,6 +62,15 @@ class Probe(Protocol):
 
     def last_entry(self) -> Position | None:
         """Return the last entry, also one that cannot be delivered (yet); None if unknown or if there is none."""
+
+    def empty_ledger(self) -> Position | None:
+        """Return the beginning of the current ledger if no entry is stored; None if one is, or if that is unknown."""
+
+    def is_held_back(self, last: Position | None, until_ms: int) -> bool:
+        """Return True if an open transaction may hold back messages behind `last` that were published before a time.
+
+        False also if that is unknown.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +122,36 @@ def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, 
                 topic=topic,
             )
         return min(bound, behind_last)
-    if options.ending_time is None or last is None:
+    if options.ending_time is None:
         return behind_last
-    found = probe.first_at(options.ending_time + options.time_slack_ms)
-    # A message may have arrived between the two requests: the frozen end stays.
-    return behind_last if found is None else min(found.position.entry_start, behind_last)
+    until = options.ending_time + options.time_slack_ms
+    found = probe.first_at(until)
+    if found is not None:
+        # All before it can be delivered, also where a transaction that held some back has ended since `last`.
+        return found.position.entry_start
+    last = _last_before(topic, until, last, options, probe)
+    return last.after_entry if last is not None else _NOWHERE
+
+
+def _last_before(topic: str, until: int, last: Position | None, options: ReadOptions, probe: Probe) -> Position | None:
+    """Return the last message when no open transaction holds back messages from before a time (ms).
+
+    Blocks for up to pollTimeoutMs, and raises `Timeout` then: no later read of another interval would have them.
+    """
+    if not options.fail_on_data_loss:
+        return last
+    deadline = time.monotonic() + options.poll_timeout_ms / 1000
+    while probe.is_held_back(last, until):
+        if time.monotonic() >= deadline:
+            raise Timeout(
+                f"An open transaction holds back messages of {topic} behind its last message, {last}, which may be "
+                f"from before endingTime: waited {options.poll_timeout_ms} ms (pollTimeoutMs). Read again when it has "
+                "ended, as a retry does; failOnDataLoss=false reads without them",
+                topic=topic,
+            )
+        time.sleep(_TRANSACTION_POLL_SECONDS)
+    # One that has ended since has made its messages visible, and those behind it.
+    return probe.last()
 
 
 def _start(
@@ -164,6 +202,28 @@ def _is_later(first: Found | None, probe: Probe) -> bool:
     if first.number <= at.entry or at.ledger != first.position.ledger:
         return False
     return first.number > at.entry + probe.entries_before(at.ledger)
+
+
+def check_unread(topic: str, begin: Position | None, probe: Probe) -> None:
+    """Raise `DataLoss` if messages of a partition that the last load found empty may have been removed since.
+
+    `begin` is the beginning of the ledger that was empty then, None if that is not known, as for a new partition.
+    """
+    first = probe.first()
+    if first is None:
+        last = probe.last_entry()
+        is_lost = last is not None and (begin is None or last >= begin) and not probe.entries_before(last.ledger + 1)
+        left = "no message is left"
+    else:
+        is_kept = begin is not None and first.position.entry_start <= begin
+        is_lost = not is_kept and (_is_later(first, probe) or probe.is_trimmed())
+        left = f"the first message left is {first.position}"
+    if is_lost:
+        raise DataLoss(
+            f"The last load found no message in {topic}; the topic was trimmed and {left}: messages since then may be "
+            f"gone. {ADVICE}",
+            topic=topic,
+        )
 
 
 def check_reached(topic: str, start: Position, end: Position, probe: Probe) -> None:

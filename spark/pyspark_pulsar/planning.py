@@ -1,21 +1,26 @@
 """Plan of a load: its frozen ranges, new, replayed from a manifest, or after the last committed load.
 
 Blocks; for the driver. Rules: a repeated run keeps its ranges. Nothing is skipped between successive loads, and a topic
-that ends before the end of the last load is data loss.
+that ends before the end of the last load is data loss. A partition that is empty at a load ends at the beginning of the
+broker's current ledger, where that is known (admin.url), else at 0:0: the next load begins at its first message, and
+checks that none was removed before it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pulsar_native.jobs.interval import LAST_SUCCESS
+from pulsar_native.topic import TopicName
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.commits import Commit, CommitLog, carried, recover
+from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.manifest import Document, Manifest
-from pyspark_pulsar.offsets import Range, bounds
+from pyspark_pulsar.offsets import Probe, Range, bounds, check_unread
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Offsets, Position, format_offsets
 
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_pulsar.request import LoadRequest
+
+_log = logging.getLogger("pyspark_pulsar")
+
+# End of a partition without messages whose ledger is not known.
+_UNKNOWN = Position(0, 0)
 
 GONE = (
     "the broker removes a topic without subscriptions after brokerDeleteInactiveTopicsMaxInactiveDurationSeconds (60 "
@@ -101,7 +111,7 @@ def _behind_last(
     assert request.commits is not None
     log = CommitLog(spark, request.commits)
     commits = log.commits()
-    log.check(commits, _topics(options), request.run, request.path)
+    log.check(commits, _topics(options), request.run, request.path, is_pattern=options.topics_pattern is not None)
     own = next(
         (commit for commit in reversed(commits) if commit.run == request.run and commit.path == request.path), None
     )
@@ -114,7 +124,7 @@ def _behind_last(
         ranges: Sequence[Range] = own.ranges
     elif base is None:
         _check_start(request, options)
-        ranges = plan(options)
+        ranges = plan(options, narrowed=_noted)
     else:
         ranges, emptied = _ranges_behind(base, options)
     read = source if base is None else {name: text for name, text in source.items() if name.lower() != "startingtime"}
@@ -141,15 +151,61 @@ def _check_start(request: LoadRequest, options: ReadOptions) -> None:
 def _ranges_behind(base: Commit, options: ReadOptions) -> tuple[list[Range], list[Range]]:
     """Return the ranges after the end of the last load, and those of them in partitions without messages any more.
 
-    A new partition begins at its first message.
+    A new partition begins at its first message, and so does one that was empty.
     """
-    # A partition that was empty then begins at its first message too.
-    ends = {topic: end for topic, end in base.ends().items() if end > Position(0, 0)}
+    known = base.ends()
+    ends = {topic: end for topic, end in known.items() if not _is_unread(end)}
+    for topic in _gone(ends, options):
+        del ends[topic]
+    bases = {_base(topic) for topic in known}
     start = Offsets("startingOffsets", "earliest", ends)
-    found = plan(replace(options, starting_time=None, starting_offsets=start))
+
+    def checked(item: Range, probe: Probe) -> Range:
+        if item.topic in ends:
+            return item
+        # A topic that was added to the options may have been trimmed before; one of a pattern was created since.
+        is_followed = options.topics_pattern is not None or _base(item.topic) in bases
+        if is_followed and options.finds_loss:
+            begin = known.get(item.topic, _UNKNOWN)
+            check_unread(item.topic, begin if begin > _UNKNOWN else None, probe)
+        return _noted(item, probe)
+
+    found = plan(replace(options, starting_time=None, starting_offsets=start), narrowed=checked)
     ranges = carried(ends, found)
     moved = [item for item, was in zip(ranges, found, strict=True) if item != was]
     return ranges, moved if options.fail_on_data_loss else []
+
+
+def _gone(ends: Mapping[str, Position], options: ReadOptions) -> list[str]:
+    """Return the loaded topic partitions that are not there any more; raises `DataLoss` unless failOnDataLoss=false."""
+    with Broker(options) as broker:
+        there = {partition for topic in broker.topics() for partition in broker.partitions(topic)}
+    gone = [topic for topic in ends if topic not in there]
+    if gone and options.fail_on_data_loss:
+        raise DataLoss(
+            f"{', '.join(gone)} was read by the last load and is no longer there: the topic was deleted, or made again "
+            "with another number of partitions, and messages that were published to it since that load may be gone. "
+            "failOnDataLoss=false goes on without it, and reads new partitions from their first message on",
+            topic=gone[0],
+        )
+    for topic in gone:
+        _log.warning("%s was read by the last load and is no longer there: left out (failOnDataLoss=false)", topic)
+    return gone
+
+
+def _is_unread(end: Position) -> bool:
+    """Return True for the end of a partition that held no message: nothing of its ledger was read."""
+    return end.entry == 0 and end.batch < 0
+
+
+def _base(topic: str) -> str:
+    return TopicName.parse(topic).base.full
+
+
+def _noted(item: Range, probe: Probe) -> Range:
+    """Return the range of an empty partition at the beginning of its current ledger, where that is known."""
+    begin = probe.empty_ledger() if item.end == _UNKNOWN else None
+    return item if begin is None else Range(item.topic, begin, begin)
 
 
 def frozen(source: Mapping[str, str], ranges: Sequence[Range]) -> dict[str, str]:

@@ -90,10 +90,13 @@ def _is_proven(admin: AdminClient | None, item: Range, start: int | None) -> boo
         return False
     try:
         minutes, megabytes = admin.get_applied_retention(item.topic)
-        if megabytes < 0 and (minutes < 0 or (start is not None and start >= _now() - minutes * _MINUTE_MS)):
-            return True
-        last = last_entry(admin, item.topic) if start is None else None
-        return last is not None and last.after_entry == item.start.entry_start
+        if start is not None:
+            return megabytes < 0 and (minutes < 0 or start >= _now() - minutes * _MINUTE_MS)
+        keeps_all, last = megabytes < 0 and minutes < 0, last_entry(admin, item.topic)
+        if last is None or last.after_entry < item.start.entry_start:
+            # A topic that holds less than was read was made again.
+            return keeps_all and item.start.entry == 0
+        return keeps_all or last.after_entry == item.start.entry_start
     except (PulsarException, KeyError):
         # Without permission there is no proof.
         return False

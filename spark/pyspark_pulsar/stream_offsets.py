@@ -8,6 +8,9 @@ begin, since the start does not tell:
 
     {…, "begins": {"persistent://public/default/t-partition-1": "14:0"}}
 
+A query that began at a time has it in all its offsets, as `"startingTime": 1767225600000`: earlier messages behind the
+start are left out, and the options of a restarted query may have another time.
+
 Pure values: no I/O. Rules: equal offsets have equal text, since Spark compares texts; an unknown version raises.
 """
 
@@ -29,10 +32,14 @@ Positions = dict[str, Position | None]
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Offset: the positions, and the first messages of partitions that the offset before it has no position of."""
+    """Offset: the positions, and the first messages of partitions that the offset before it has no position of.
+
+    `starting_time` is the publish time (ms) at which the query began, None for one that began at offsets.
+    """
 
     positions: Positions
     begins: Mapping[str, Position] = field(default_factory=dict)
+    starting_time: int | None = None
 
 
 def to_document(offset: Offset) -> dict[str, Any]:
@@ -41,6 +48,8 @@ def to_document(offset: Offset) -> dict[str, Any]:
     document: dict[str, Any] = {"version": VERSION, "positions": texts}
     if offset.begins:
         document["begins"] = {topic: str(at) for topic, at in sorted(offset.begins.items())}
+    if offset.starting_time is not None:
+        document["startingTime"] = offset.starting_time
     return document
 
 
@@ -58,7 +67,12 @@ def from_document(document: object) -> Offset:
         for topic, text in _texts(document.get("positions"), "positions").items()
     }
     begins = _texts(document.get("begins", {}), "beginnings")
-    return Offset(positions, {topic: Position.parse(text) for topic, text in begins.items()})
+    time = document.get("startingTime")
+    if time is not None and type(time) is not int:
+        raise InvalidConfiguration(
+            "The checkpoint's offsets have no startingTime in milliseconds: the file was changed"
+        )
+    return Offset(positions, {topic: Position.parse(text) for topic, text in begins.items()}, time)
 
 
 def _texts(found: object, name: str) -> dict[str, str]:

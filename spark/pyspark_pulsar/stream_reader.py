@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pyspark_pulsar.admission import admit
-from pyspark_pulsar.batch_reader import check_keys, make_splits, read_split
+from pyspark_pulsar.batch_reader import Split, check_keys, make_splits, read_split
 from pyspark_pulsar.broker import PARALLEL, Broker
 from pyspark_pulsar.cursor import DurableCursor
 from pyspark_pulsar.errors import ADVICE, DataLoss
@@ -103,11 +104,18 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `DataLoss` if some of them are gone: checked here for the first micro-batch with messages of a partition
         after a start, whose offset may be old, and in the task for all of them.
         """
-        return make_splits(self._planning().ranges(from_document(start), from_document(end)))
+        begin, planner = from_document(start), self._planning()
+        splits = make_splits(planner.ranges(begin, from_document(end)))
+        for split in splits:
+            split.starting_time = planner.starting_time(begin)
+        return splits
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split, as `PulsarBatchReader.read` does. Blocks while iterated."""
-        return read_split(self._options, partition, self._values)
+        options = self._options
+        if isinstance(partition, Split):
+            options = replace(options, starting_time=partition.starting_time)
+        return read_split(options, partition, self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advance the predefined subscription, if any, to the finished offset. Blocks; never fails the query."""
@@ -162,7 +170,15 @@ class StreamPlanner:
         if self._cursor is not None:
             self._cursor.hold(topics)
             self._cursor.advance(found)
-        return Offset(found)
+        return Offset(found, starting_time=self._options.starting_time)
+
+    def starting_time(self, start: Offset | None) -> int | None:
+        """Return the publish time before which messages are left out, as the query began, whatever the options say now.
+
+        Spark before 4.2 does not tell where a micro-batch starts, so that its offsets cannot hold the time: the options
+        tell it.
+        """
+        return start.starting_time if _HAS_LIMITS and start is not None else self._options.starting_time
 
     def latest(self, start: Offset | None, *, unlimited: bool) -> Offset:
         """Return the end of the next micro-batch, `start` itself if there is nothing new.
@@ -184,8 +200,11 @@ class StreamPlanner:
         limits = (self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger)
         if not unlimited and limits != (None, None) and reached != known:
             self._turn += 1
-            reached = admit(self._broker, self._options, {**known, **begins}, reached, self._turn)
-        end = start if start is not None and reached == known else Offset(reached, begins)
+            options = replace(self._options, starting_time=self.starting_time(start))
+            reached = admit(self._broker, options, {**known, **begins}, reached, self._turn)
+        end = Offset(reached, begins, self.starting_time(start))
+        if start is not None and reached == known:
+            end = start
         self._is_idle = end is start
         return end
 

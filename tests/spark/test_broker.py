@@ -117,6 +117,32 @@ def test_broker_start_behind_marker_is_no_loss(broker: Broker, topic: NewTopic, 
         resolve(name, asked._options, probe)
 
 
+def test_broker_open_transaction_holds_back(broker: Broker, topic: NewTopic, client: Client, publish: Publish) -> None:
+    name = topic()
+    broker.admin("PUT", name.replace("://", "/"))
+    with connected(broker, name, **{"admin.url": broker.admin_url}) as asked, asked.probe(name) as probe:
+        beginning = probe.empty_ledger()
+        assert beginning is not None and beginning.entry == 0
+        assert not probe.is_held_back(None, 1 << 41)
+        producer = client.create_producer(name, batching_enabled=False)
+        transaction = client.new_transaction()
+        started = producer.send(b"in transaction", txn=transaction)
+        assert probe.last() is None and probe.empty_ledger() is None
+        assert Position(started.ledger_id(), started.entry_id()) == beginning
+        assert probe.is_held_back(None, 1 << 41)
+        # Long before its first message.
+        assert not probe.is_held_back(None, 1000)
+        publish(name, ["behind it"])
+        transaction.commit()
+        wait_until(lambda: not probe.is_held_back(None, 1 << 41), 10)
+        last = probe.last()
+        assert last is not None and last.entry == 1
+        # Its marker is no message.
+        assert not probe.is_held_back(last, 1 << 41)
+    with connected(broker, name) as asked, asked.probe(name) as probe:
+        assert probe.empty_ledger() is None and not probe.is_held_back(None, 1 << 41)
+
+
 def test_broker_partitions_create_no_topic(broker: Broker, topic: NewTopic) -> None:
     name, many = topic("absent"), topic("many", partitions=2)
     with connected(broker, name) as asked:

@@ -15,7 +15,7 @@ import pytest
 
 import pulsar_native
 from pulsar_native import AdminClient
-from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
+from pulsar_native.exceptions import InvalidConfiguration, Timeout, TopicNotFound
 from pyspark_pulsar import load
 from pyspark_pulsar.commits import Commit, CommitConflict, CommitLog
 from pyspark_pulsar.errors import DataLoss
@@ -379,6 +379,146 @@ def test_since_emptied_partition_needs_proof(
     assert "partition-0" in str(lost.value)
     assert chain.run("b", {"admin.url": broker.admin_url}).rows == 5
     assert chain.values() == texts(0, 15)
+
+
+@pytest.mark.parametrize("has_admin", [True, False], ids=["admin", "no_admin"])
+def test_since_trimmed_after_empty_load_is_data_loss(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    trimmable: str,
+    publish: Publish,
+    trim: Callable[[str], object],
+    has_admin: bool,
+) -> None:
+    name = topic(partitions=2, namespace=trimmable)
+    chain = Chain(spark, broker, tmp_path, name)
+    admin = {"admin.url": broker.admin_url} if has_admin else {}
+    publish(f"{name}-partition-0", texts(0, 5))
+    assert chain.run("a", admin).rows == 5
+    (noted,) = (end for partition, end in chain.log().commits()[-1].ends().items() if partition.endswith("1"))
+    assert noted.entry == 0 and (noted.ledger > 0) == has_admin
+    publish(f"{name}-partition-1", texts(5, 5))
+    trim(f"{name}-partition-1")
+    publish(f"{name}-partition-0", texts(10, 5))
+    with pytest.raises(DataLoss, match=r"The last load found no message in .*-partition-1; the topic was trimmed"):
+        chain.run("b", admin)
+    assert chain.run("b", {**admin, "failOnDataLoss": "false"}).rows == 6
+    assert chain.values("b") == ["kept", *texts(10, 5)]
+
+
+def test_since_emptied_after_empty_load_is_data_loss(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+) -> None:
+    name = topic(partitions=2, namespace=trimmable)
+    chain, admin = Chain(spark, broker, tmp_path, name), {"admin.url": broker.admin_url}
+    publish(f"{name}-partition-0", texts(0, 5))
+    assert chain.run("a", admin).rows == 5
+    publish(f"{name}-partition-1", texts(5, 5))
+    trim_all(broker, f"{name}-partition-1")
+    publish(f"{name}-partition-0", texts(10, 5))
+    with pytest.raises(DataLoss, match="-partition-1; the topic was trimmed and no message is left"):
+        chain.run("b", admin)
+    # What is accepted once is noted: the next load finds nothing new missing.
+    assert chain.run("b", {**admin, "failOnDataLoss": "false"}).rows == 5
+    publish(f"{name}-partition-1", texts(15, 5))
+    assert chain.run("c", admin).rows == 5
+    assert chain.values("c") == texts(15, 5)
+
+
+def test_since_topic_made_again_empty_is_data_loss(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    with AdminClient(chain.broker.admin_url) as admin:
+        admin.set_retention(chain.topic, -1, -1)
+        source = {"admin.url": chain.broker.admin_url}
+        assert chain.run("a", source).rows == 5
+        assert chain.run("b", source).rows == 0, "its retention shows that nothing was lost"
+        admin.delete_topic(chain.topic, force=True)
+        admin.create_partitioned_topic(chain.topic, 2)
+        admin.set_retention(chain.topic, -1, -1)
+        with pytest.raises(DataLoss, match="nothing shows that none were lost") as lost:
+            chain.run("c", source)
+    assert "-partition-0" in str(lost.value)
+
+
+@pytest.mark.parametrize("partitions", [0, 3], ids=["plain", "fewer"])
+def test_since_topic_made_again_is_data_loss(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish, partitions: int
+) -> None:
+    name = topic(partitions=partitions) if partitions else topic()
+    gone = f"{name}-partition-2" if partitions else name
+    chain = Chain(spark, broker, tmp_path, name)
+    publish(gone, texts(0, 5))
+    assert chain.run("a").rows == 5
+    with AdminClient(broker.admin_url) as admin:
+        admin.delete_topic(name, force=True)
+        admin.create_partitioned_topic(name, 2)
+    publish(f"{name}-partition-1", texts(5, 5))
+    with pytest.raises(DataLoss, match=rf"{gone} was read by the last load and is no longer there: .*made again"):
+        chain.run("b")
+    assert chain.run("b", {"failOnDataLoss": "false"}).rows == 5
+    publish(f"{name}-partition-0", texts(10, 5))
+    assert chain.run("c").rows == 5
+    assert chain.values() == texts(0, 15)
+
+
+def test_since_deleted_topic_of_a_pattern_is_data_loss(
+    spark: SparkSession, broker: Broker, tmp_path: Path, namespace: Callable[[], str], publish: Publish
+) -> None:
+    space = namespace()
+    names = [f"persistent://{space}/t-{number}" for number in (1, 2)]
+    for number, name in enumerate(names):
+        publish(name, texts(number * 5, 5))
+    chain = Chain(spark, broker, tmp_path, names[0])
+
+    def run(run: str, **more: str) -> load.Outcome:
+        source = {"service.url": broker.service_url, "topicsPattern": f"{space}/t-.", "startingOffsets": "earliest"}
+        request = {
+            "source": {**source, **more},
+            "output": {"path": f"file://{tmp_path}/run={run}"},
+            "since": "last_success",
+            "run": run,
+        }
+        return load.Load(spark, LoadRequest.parse(json.dumps(request)), time.monotonic()).run()
+
+    assert run("a").rows == 10
+    with AdminClient(broker.admin_url) as admin:
+        admin.delete_topic(names[1], force=True)
+    publish(names[0], texts(10, 5))
+    with pytest.raises(DataLoss, match=r"t-2 was read by the last load and is no longer there"):
+        run("b")
+    assert run("b", failOnDataLoss="false").rows == 5
+    publish(names[1], texts(15, 5))
+    assert run("c").rows == 5
+    assert chain.values() == texts(0, 20)
+
+
+# ---- open transactions -----------------------------------------------------------------------------------------------
+
+
+def test_load_of_open_transaction_fails_then_is_whole(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    client: pulsar_native.Client,
+    publish: Publish,
+) -> None:
+    name = topic()
+    publish(name, ["a"])
+    transaction = client.new_transaction()
+    producer = client.create_producer(name, batching_enabled=False)
+    producer.send(b"b", txn=transaction)
+    publish(name, ["c"])
+    end = now() + 1
+    source = {"topic": name, "startingTime": str(end - 600_000), "endingTime": str(end), "admin.url": broker.admin_url}
+    with pytest.raises(Timeout, match="An open transaction holds back") as late:
+        bounded(spark, broker, tmp_path, {**source, "pollTimeoutMs": "1000"})
+    assert load.judge(late.value)[0] == load.FAILED, "a retry helps"
+    assert not list(tmp_path.iterdir()), "nothing is noted"
+    transaction.commit()
+    assert bounded(spark, broker, tmp_path, source).rows == 3
 
 
 # ---- no rows ---------------------------------------------------------------------------------------------------------

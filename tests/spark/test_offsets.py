@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, Timeout
 from pyspark_pulsar.errors import DataLoss
-from pyspark_pulsar.offsets import Found, Range, bounds, check_retained, resolve
+from pyspark_pulsar.offsets import Found, Range, bounds, check_retained, check_unread, resolve
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
@@ -23,12 +23,17 @@ class Topic:
         trimmed: bool = False,
         entries_before: int = 0,
         last_entry: Position | None = None,
+        held_back: tuple[tuple[str, int], ...] = (),
+        ends_after: int = 0,
     ) -> None:
         self.messages = [Found(Position.parse(text), time) for text, time in messages]
         self._late = late
         self._trimmed = trimmed
         self._entries_before = entries_before
         self._last_entry = last_entry
+        # Messages behind an open transaction, which ends after so many questions about it.
+        self._held_back = [Found(Position.parse(text), time) for text, time in held_back]
+        self._ends_after = ends_after
 
     def last(self) -> Position | None:
         found = self.messages[-1].position if self.messages else None
@@ -54,6 +59,16 @@ class Topic:
 
     def last_entry(self) -> Position | None:
         return self._last_entry
+
+    def empty_ledger(self) -> Position | None:
+        return None
+
+    def is_held_back(self, last: Position | None, until_ms: int) -> bool:
+        if self._ends_after == 0:
+            self.messages += self._held_back
+            self._held_back = []
+        self._ends_after -= 1
+        return any(found.publish_time < until_ms for found in self._held_back)
 
 
 FIVE = (("3:0", 100), ("3:1:0", 200), ("3:1:1", 200), ("3:2", 300), ("5:0", 400))
@@ -154,6 +169,80 @@ def test_offsets_index_shows_loss_before_first(
         return
     with pytest.raises(DataLoss, match="The topic was trimmed"):
         planned(topic, startingTime="99")
+
+
+HELD_BACK = (("5:1", 450), ("5:2", 600))
+
+
+@pytest.mark.parametrize("before", [FIVE, ()], ids=["messages", "none"])
+def test_end_waits_for_open_transaction(before: tuple[tuple[str, int], ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("pyspark_pulsar.offsets.time.sleep", slept.append)
+    ended = Topic(*before, held_back=HELD_BACK, ends_after=3)
+    assert planned(ended, endingTime="500").endswith(" 5:3") and len(slept) == 3
+    # It ends between two requests: no time is waited, and nothing is left out.
+    assert planned(Topic(*before, held_back=HELD_BACK), endingTime="500").endswith(" 5:3") and len(slept) == 3
+    lenient = Topic(*before, held_back=HELD_BACK, ends_after=9)
+    end = "5:1" if before else "0:0"
+    assert f" {end}" in planned(lenient, endingTime="500", failOnDataLoss="false") and len(slept) == 3
+    # It ends before the time is looked for: what is before the message found there can be read.
+    assert planned(Topic(*before, late=("5:2", 600)), endingTime="500").endswith(" 5:2" if before else " 5:2 empty")
+    # All that is held back is of later intervals.
+    assert f" {end}" in planned(Topic(*before, held_back=HELD_BACK, ends_after=9), endingTime="420")
+
+
+def test_open_transaction_fails_read_after_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("pyspark_pulsar.offsets.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pyspark_pulsar.offsets.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    topic = Topic(*FIVE, held_back=HELD_BACK, ends_after=999)
+    with pytest.raises(
+        Timeout, match=r"An open transaction holds back messages of .* behind its last message, 5:0"
+    ) as late:
+        planned(topic, endingTime="500", pollTimeoutMs="3000")
+    assert now == [3.0] and late.value.retryable and "failOnDataLoss=false" in str(late.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "number", "begin", "is_lost"),
+    [
+        ("3:0", 0, None, False),
+        ("3:0", 2, None, True),
+        ("3:0", 2, "3:0", False),  # What is missing was removed before the last load.
+        ("3:0", 2, "2:0", True),
+        ("3:0", 0, "2:0", False),  # An empty ledger was closed and removed.
+        ("3:0", None, "2:0", False),  # A broker without message indexes.
+    ],
+)
+def test_first_message_after_empty_load(first: str, number: int | None, begin: str | None, is_lost: bool) -> None:
+    topic = Topic((first, 100))
+    topic.messages[0] = topic.messages[0]._replace(number=number)
+    at = Position.parse(begin) if begin is not None else None
+    if not is_lost:
+        check_unread(T, at, topic)
+        return
+    with pytest.raises(DataLoss, match=r"found no message in .* the first message left is 3:0"):
+        check_unread(T, at, topic)
+
+
+@pytest.mark.parametrize(
+    ("last_entry", "entries", "begin", "is_lost"),
+    [
+        (None, 0, "3:0", False),
+        ("3:1", 0, "3:0", True),
+        ("3:1", 0, None, True),
+        ("3:1", 2, "3:0", False),  # In an open transaction.
+        ("3:1", 0, "5:0", False),  # Emptied before the last load.
+    ],
+)
+def test_no_message_after_empty_load(last_entry: str | None, entries: int, begin: str | None, is_lost: bool) -> None:
+    at = Position.parse(begin) if begin is not None else None
+    topic = Topic(last_entry=Position.parse(last_entry) if last_entry else None, entries_before=entries)
+    if not is_lost:
+        check_unread(T, at, topic)
+        return
+    with pytest.raises(DataLoss, match="no message is left"):
+        check_unread(T, at, topic)
 
 
 def test_offsets_of_emptied_topic_are_data_loss() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from queue import Queue
 from typing import Any
@@ -107,6 +108,40 @@ def test_start_at_latest_id_and_time(reader: NewReader, topic: NewTopic, publish
     start = latest.initialOffset()
     publish(name, ["e"])
     assert trigger(latest, start)[0] == ["e"]
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": "1"}], ids=["unlimited", "limited"])
+@pytest.mark.parametrize("later", [True, False], ids=["later", "none"])
+def test_starting_time_is_that_of_the_checkpoint(
+    reader: NewReader, topic: NewTopic, client: Any, later: bool, limit: dict[str, str]
+) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    producer.send(b"too early")
+    time.sleep(0.02)
+    (first, *_) = (producer.send(value) for value in (b"a", b"b"))
+    with client.create_reader(name, first, start_message_id_inclusive=True) as found:
+        began = found.read_next(10_000).publish_timestamp()
+    # The slack puts the start position before the message that is too early.
+    query = reader(name, startingTime=str(began), **limit)
+    start = query.initialOffset()
+    assert start["startingTime"] == began
+    changed = {"startingTime": str(began + 10**9)} if later else {}
+    restarted, offset = reader(name, **changed, **limit), start
+    rows: list[str] = []
+    for _ in range(3):
+        more, end = trigger(restarted, offset)
+        assert values(query, offset, end) == more, "a repeated micro-batch has the same rows"
+        assert end["startingTime"] == began
+        rows, offset = rows + more, end
+    assert rows == ["a", "b"]
+
+
+def test_offset_of_earlier_version_has_no_time(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, ["a"])
+    start = {"version": 1, "positions": {name: "earliest"}}
+    assert trigger(reader(name, startingTime="4102444800000"), start)[0] == ["a"]
 
 
 @pytest.mark.proves("S7")
@@ -505,6 +540,7 @@ def test_named_cursor_keeps_unread_messages(
         ({"version": 1}, "no positions"),
         ({"version": 1, "positions": {"t": "x"}}, "is not a position"),
         ({"version": 1, "positions": {}, "begins": ["t"]}, "no beginnings"),
+        ({"version": 1, "positions": {}, "startingTime": "now"}, "no startingTime in milliseconds"),
         ({"version": 1, "positions": {}, "begins": {"t": "earliest"}}, "is not a position"),
     ],
 )
