@@ -255,13 +255,14 @@ class ConsumeJob:
         return output, note
 
     def _repeat(self, output: BatchOutput | None, note: dict[str, Any]) -> dict[str, Any]:
-        self._require_topics_of(output, note)
         count = note["manifest"]["count"]
         self._log.info("This run consumed %s messages before: it keeps them", count)
         self.is_repeated = True
         self.cut = note.get("cut", {})
         if output is not None:
             note = self._with_output(output, note)
+        # Behind the output: that its messages are gone with it is the worse news.
+        self._require_topics_of(output, note)
         if note["state"] != ACKNOWLEDGED:
             self._require_cluster(output, note, "is perhaps not acknowledged there")
             self.stage = "subscribe"
