@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -317,6 +318,11 @@ def _key_text(private_key: str) -> str:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     if not private_key.startswith("file:"):
+        if not os.path.isabs(private_key) and not os.path.isfile(private_key):
+            # Not repeated: it may be the secret itself.
+            raise ErrorGettingAuthenticationData(
+                "The private_key of AuthenticationOauth2 names no file; give an absolute path to have it named here"
+            )
         return SecretReference("file", private_key).read()
     return SecretReference.parse(private_key).read()
 

@@ -28,6 +28,11 @@ class AuthenticationTLS(Authentication):
         for name, path in (("certificate_path", certificate_path), ("private_key_path", private_key_path)):
             if not isinstance(path, str | os.PathLike) or not os.fspath(path):
                 raise InvalidConfiguration(f"{name} of AuthenticationTLS must be the path of a PEM file")
+            # A path is shown in texts.
+            if "-----BEGIN" in os.fspath(path):
+                raise InvalidConfiguration(
+                    f"{name} of AuthenticationTLS must be the path of a PEM file, not its content"
+                )
         self._certificate_path = os.fspath(certificate_path)
         self._private_key_path = os.fspath(private_key_path)
 

@@ -159,6 +159,13 @@ def check_paths(config: Config, *names: str) -> None:
             object.__setattr__(config, name, None)
 
 
+def check_pem_paths(config: Config, *names: str) -> None:
+    """Check the paths of PEM files as `check_paths` does; a path is shown in texts, so that it must not be the file."""
+    check_paths(config, *names)
+    for name in names:
+        require("-----BEGIN" not in (getattr(config, name) or ""), f"{name} must be a path, not the content of a file")
+
+
 def check_texts(config: Config, *names: str) -> None:
     """Check these options as `check_paths` does, and that they can be sent."""
     check_paths(config, *names)

@@ -17,7 +17,7 @@ from pulsar_native.config.base import (
     check_integer,
     check_no_coroutine,
     check_number,
-    check_paths,
+    check_pem_paths,
     check_texts,
     require,
 )
@@ -151,7 +151,7 @@ class ClientConfig(Config):
         self._check_service()
         self._check_meter_provider()
         check_number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001, MAX_I32)
-        check_paths(self, "tls_trust_certs_file_path", "tls_private_key_file_path", "tls_certificate_file_path")
+        check_pem_paths(self, "tls_trust_certs_file_path", "tls_private_key_file_path", "tls_certificate_file_path")
         check_texts(
             self,
             "listener_name",

@@ -288,6 +288,7 @@ def test_oauth2_replaced_key_file_applies(issuer: Issuer, tmp_path: Path) -> Non
     "key",
     [
         "/missing/key.json",
+        "topsecret",
         "data:application/json;base64,%%%",
         "data:,topsecret",
         'data:,{"client_id": "me"}',

@@ -44,6 +44,16 @@ def test_tls_missing_paths_raise(paths: tuple[str, str]) -> None:
         AuthenticationTLS(*paths)
 
 
+@pytest.mark.parametrize("name", ["certificate_path", "private_key_path"])
+def test_tls_content_as_path_is_not_repeated(name: str) -> None:
+    content = "-----BEGIN PRIVATE KEY-----\ntopsecret\n-----END PRIVATE KEY-----"
+    with pytest.raises(
+        InvalidConfiguration, match=f"{name} .* must be the path of a PEM file, not its content"
+    ) as caught:
+        AuthenticationTLS(**{"certificate_path": "c.pem", "private_key_path": "k.pem", name: content})
+    assert "topsecret" not in str(caught.value)
+
+
 def test_tls_context_verifies_by_default(certificates: Certificates) -> None:
     strict = client_tls_context(trust_certs_file_path=str(certificates.authority))
     assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)

@@ -56,6 +56,11 @@ CLIENT_REFUSALS = [
         "max_backoff_interval_ms must be at least 500",
     ),
     ({"tls_certificate_file_path": "c.pem"}, InvalidConfiguration, "belong together"),
+    (
+        {"tls_private_key_file_path": "-----BEGIN PRIVATE KEY-----"},
+        InvalidConfiguration,
+        "tls_private_key_file_path must be a path, not the content of a file",
+    ),
     ({"tls_private_key_file_path": "k.pem"}, InvalidConfiguration, "belong together"),
     ({"authentication": "token:abc"}, InvalidConfiguration, "not str"),
     ({"meter_provider": "otlp"}, InvalidConfiguration, "meter_provider must be .* not str"),
