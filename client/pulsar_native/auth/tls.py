@@ -29,7 +29,7 @@ class AuthenticationTLS(Authentication):
             if not isinstance(path, str | os.PathLike) or not os.fspath(path):
                 raise InvalidConfiguration(f"{name} of AuthenticationTLS must be the path of a PEM file")
             # A path is shown in texts.
-            if "-----BEGIN" in os.fspath(path):
+            if "-----BEGIN" in os.fsdecode(path):
                 raise InvalidConfiguration(
                     f"{name} of AuthenticationTLS must be the path of a PEM file, not its content"
                 )
