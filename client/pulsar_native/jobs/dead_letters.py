@@ -58,7 +58,7 @@ class DeadLetterOptions:
 
 
 def check_persistent(name: str, topic: str) -> None:
-    """Raise ValueError for a topic of letters, the value of option `name`, that is not persistent."""
+    """Raise ValueError for a dead-letter or retry topic, the value of option `name`, that is not persistent."""
     if not _parsed(topic).is_persistent:
         validation.refuse(
             f"{name}={topic!r} is not persistent: a message is acknowledged once it is sent there, and would be lost; "

@@ -56,7 +56,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
 def _undo_closing(consumer: PartitionConsumer, connection: Connection) -> None:
     if consumer.state is not State.CLOSING:
         # Closed meanwhile: `close` leaves a consumer to the request it finds in progress.
-        connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
+        _write_close(consumer, connection)
         connection.remove_consumer(consumer.consumer_id)
         consumer.abandon()
         return
@@ -64,6 +64,11 @@ def _undo_closing(consumer: PartitionConsumer, connection: Connection) -> None:
     if consumer.connection is None:
         # Connection lost meanwhile: a consumer that is about to close was not reconnected.
         consumer.reconnect()
+
+
+def _write_close(consumer: PartitionConsumer, connection: Connection) -> None:
+    """Write CLOSE_CONSUMER, whose response nobody waits for."""
+    connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
 
 
 async def _attach_again(consumer: PartitionConsumer, connection: Connection) -> None:
@@ -102,7 +107,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None = None, *, co
         if consumer.state in (State.CONNECTING, State.READY):
             _stop_acknowledging(consumer)
             if connection is not None:
-                connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
+                _write_close(consumer, connection)
         if connection is not None:
             connection.remove_consumer(consumer.consumer_id)
         consumer.abandon()
@@ -217,7 +222,7 @@ async def _answered_on_loop(
 
 def _end_interrupted(consumer: PartitionConsumer, connection: Connection, then: Callable[[], None]) -> None:
     # Perhaps a second time: the broker confirms that, too.
-    connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
+    _write_close(consumer, connection)
     _end(consumer, connection, then)
 
 

@@ -213,7 +213,7 @@ async def test_close_during_another_asks_only_once(fake: FakeBroker, cores: Core
     assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
 
 
-@pytest.mark.parametrize("waits_for", ["answer", "letters"])
+@pytest.mark.parametrize("waits_for", ["answer", "dead letters"])
 async def test_close_cancelled_ends_consumer(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, waits_for: str
 ) -> None:
@@ -222,9 +222,9 @@ async def test_close_cancelled_ends_consumer(
     (child,) = consumer.children
     child.acknowledge([ENTRY])
     reached = asyncio.Event()
-    if waits_for == "letters":
+    if waits_for == "dead letters":
 
-        class Letters:
+        class UnconfirmedDeadLetters:
             """Dead letters that are never confirmed."""
 
             async def close(self, _seconds: float) -> None:
@@ -233,11 +233,11 @@ async def test_close_cancelled_ends_consumer(
 
             def abandon(self) -> None: ...
 
-        child.dead_letter_router = Letters()
+        child.dead_letter_router = UnconfirmedDeadLetters()
     arrived = asyncio.Event()
     consumer.on_ready = arrived.set
     closing = asyncio.ensure_future(consumer.close())
-    if waits_for == "letters":
+    if waits_for == "dead letters":
         await asyncio.wait_for(reached.wait(), 5)
     else:
         await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
