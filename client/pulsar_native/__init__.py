@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from pulsar_native.message_batch import MessageBatch
     from pulsar_native.message_id import MessageId
     from pulsar_native.message_ids import MessageIds
+    from pulsar_native.payload_processor import MessagePayloadContext, MessagePayloadProcessor, PayloadMessage
     from pulsar_native.push.config import (
         ConsumeConcurrentlyContext,
         ConsumeConcurrentlyStatus,
@@ -193,6 +194,7 @@ _IMPORTED_AT_USE = {
     "pulsar_native.message_batch": ("MessageBatch",),
     "pulsar_native.message_id": ("MessageId",),
     "pulsar_native.message_ids": ("MessageIds",),
+    "pulsar_native.payload_processor": ("MessagePayloadContext", "MessagePayloadProcessor", "PayloadMessage"),
     "pulsar_native.push.config": (
         "ConsumeConcurrentlyContext",
         "ConsumeConcurrentlyStatus",
@@ -329,6 +331,8 @@ __all__ = [
     "MessageIds",
     "MessageListenerExecutor",
     "MessageModel",
+    "MessagePayloadContext",
+    "MessagePayloadProcessor",
     "MessageTooBig",
     "MultiplierRedeliveryBackoff",
     "NewMessage",
@@ -337,6 +341,7 @@ __all__ = [
     "OperationNotSupported",
     "OutgoingMessage",
     "PartitionsRoutingMode",
+    "PayloadMessage",
     "PickleSerDe",
     "PolledServiceInfo",
     "Producer",

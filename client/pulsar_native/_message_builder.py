@@ -10,8 +10,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pulsar_native._message_checks import check_parts, whole_number
 from pulsar_native._message_fields import FastPathBuffer
-from pulsar_native._validation import check_parts, sending_work_of, whole_number
+from pulsar_native._validation import sending_work_of
 from pulsar_native.arrow.encode import TableRows
 from pulsar_native.config import ProducerConfig
 from pulsar_native.config.base import MAX_I64

@@ -23,6 +23,7 @@ from pulsar_native.enums import (
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.payload_processor import MessagePayloadProcessor
 
 if TYPE_CHECKING:
     import ssl
@@ -78,6 +79,7 @@ class ConsumerOptions(TypedDict, total=False):
     start_paused: bool
     priority_level: int
     topic_configurations: Sequence[TopicConfiguration]
+    message_payload_processor: MessagePayloadProcessor | None
     expire_time_of_incomplete_chunked_message_ms: int
     auto_update_partitions: bool
     auto_update_partitions_interval_seconds: float

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from pulsar_native._message_checks import check_parts, whole_number
 from pulsar_native._type_names import type_name
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.config import (
@@ -15,7 +16,7 @@ from pulsar_native.config import (
     MessageListenerExecutor,
     TopicsChangedListener,
 )
-from pulsar_native.config.base import MAX_I32, MAX_I64, MAX_U64, check_function, check_integer, require
+from pulsar_native.config.base import MAX_I32, MAX_I64, check_function, check_integer, require
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
@@ -33,7 +34,6 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema
 
-_TEXT = frozenset({str})
 _BYTES = BytesSchema()
 
 
@@ -48,44 +48,6 @@ def is_argument_error(error: PulsarException) -> bool:
     """Return whether an error is about how a method was called, rather than about what became of the call."""
     of_the_call = isinstance(error, InvalidConfiguration | InvalidMessage)
     return of_the_call and not isinstance(error, MessageTooBig | WrongPartition)
-
-
-def check_parts(
-    properties: Mapping[str, str] | None,
-    partition_key: object,
-    ordering_key: object,
-    sequence_id: int | None,
-    event_timestamp: int | None,
-) -> None:
-    """Raise `InvalidMessage` for a field of a message of another type or out of range."""
-    if properties is not None and not _are_texts(properties):
-        raise InvalidMessage("properties must be a mapping of str to str")
-    if partition_key is not None and not isinstance(partition_key, str | bytes):
-        raise InvalidMessage(f"partition_key must be str or bytes, not {type(partition_key).__name__}")
-    if ordering_key is not None and not isinstance(ordering_key, str):
-        raise InvalidMessage(f"ordering_key must be str, not {type(ordering_key).__name__}")
-    # The broker compares sequence ids as signed numbers.
-    whole_number("sequence_id", sequence_id, MAX_I64)
-    whole_number("event_timestamp", event_timestamp, MAX_U64)
-
-
-def _are_texts(properties: object) -> bool:
-    # A dict of plain texts without a Python step per pair: this runs for each message.
-    if type(properties) is dict:
-        kinds = {*map(type, properties), *map(type, properties.values())}
-        if kinds <= _TEXT:
-            return True
-    return isinstance(properties, Mapping) and all(
-        isinstance(key, str) and isinstance(value, str) for key, value in properties.items()
-    )
-
-
-def whole_number(name: str, number: object, maximum: int) -> None:
-    """Raise `InvalidMessage` unless a number is None or an int from 0 to the maximum."""
-    if number is None or (type(number) is int and 0 <= number <= maximum):
-        return
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= maximum:
-        raise InvalidMessage(f"{name} must be a non-negative int up to {maximum}, not {number!r}")
 
 
 def transaction_timeout(seconds: float) -> float:

@@ -45,12 +45,20 @@ from pulsar_native.enums import (
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message_id import MessageId
+from pulsar_native.payload_processor import MessagePayloadContext, PayloadMessage
 from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import StringSchema
 
 URL = "pulsar://localhost:1"
 APIS = {"sync": pulsar_native, "asyncio": pulsar_native.asyncio}
 KEYS = CryptoKeyReader("public", "private")
+
+
+class Processor:
+    """A payload processor."""
+
+    def process(self, payload: bytes, context: MessagePayloadContext) -> list[PayloadMessage]:
+        return context.messages(payload)
 
 
 class Requested(Exception):
@@ -198,6 +206,7 @@ CONSUMER_OPTIONS: list[dict[str, Any]] = [
         "start_paused": True,
         "priority_level": 1,
         "topic_configurations": [TopicConfiguration("t", priority_level=2)],
+        "message_payload_processor": Processor(),
         "subscription_properties": {"c": "d"},
         "expire_time_of_incomplete_chunked_message_ms": 60_001,
         "auto_update_partitions": False,

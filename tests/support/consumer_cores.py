@@ -13,11 +13,10 @@ from pulsar_native.protocol.consumer import ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import (
-    Corrupt,
     Decoded,
     Delivery,
+    NotDecoded,
     StartFilter,
-    Undecryptable,
     decode,
     single_entry_decoder,
 )
@@ -69,7 +68,7 @@ class PlainDecoding:
         self.counted += len(messages)
         return messages
 
-    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
+    def on_undecodable(self, delivery: Delivery, error: NotDecoded) -> int:
         self.undecodable.append((delivery.ledger_id, delivery.entry_id))
         return delivery.cost(error.permits)
 

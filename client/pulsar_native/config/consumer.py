@@ -19,6 +19,7 @@ from pulsar_native.config.base import (
     check_number,
     check_strings,
     check_texts,
+    is_coroutine_function,
     require,
 )
 from pulsar_native.config.policies import (
@@ -38,6 +39,7 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.payload_processor import MessagePayloadProcessor
 from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
@@ -130,6 +132,8 @@ class ConsumerConfig(Config):
     :param priority_level: level for dispatching, at least 0; 0 is served first. Default 0.
     :param topic_configurations: a list of `TopicConfiguration` with options of single topics; the first one that
         matches a topic counts. Default none.
+    :param message_payload_processor: a `MessagePayloadProcessor`, whose `process` reads the messages of each entry, for
+        topics with entries of another format than Pulsar's (PIP-96). Default None.
     :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
     :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
         Default False.
@@ -182,6 +186,7 @@ class ConsumerConfig(Config):
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     priority_level: int = 0
     topic_configurations: Sequence[TopicConfiguration] = ()
+    message_payload_processor: MessagePayloadProcessor | None = None
     key_shared_policy: KeySharedPolicy | None = None
     replicate_subscription_state_enabled: bool = False
     start_message_id: MessageId | None = None
@@ -283,6 +288,14 @@ def _check_batch_receive_policy(name: str, value: object) -> None:
     )
 
 
+def _check_processor(name: str, value: object) -> None:
+    method = getattr(value, "process", None)
+    require(
+        value is None or (callable(method) and not isinstance(value, type) and not is_coroutine_function(method)),
+        f"{name} needs a method process(payload, context), not a coroutine, as a MessagePayloadProcessor has",
+    )
+
+
 def _check_topic_configurations(name: str, value: object) -> None:
     require(
         isinstance(value, list | tuple) and all(isinstance(each, TopicConfiguration) for each in value),
@@ -313,6 +326,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "subscription_properties": check_strings,
     "priority_level": partial(check_integer, minimum=0, maximum=MAX_I32),
     "topic_configurations": _check_topic_configurations,
+    "message_payload_processor": _check_processor,
     "crypto_key_reader": check_key_reader,
     "batch_receive_policy": _check_batch_receive_policy,
     "pattern_auto_discovery_period": partial(check_number, minimum=0),

@@ -29,7 +29,16 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import NO_ENTRY
 from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.protocol.data_keys import KeyWanted
-from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, ReceivedEntry, StartFilter, Undecryptable
+from pulsar_native.protocol.entry_decoder import (
+    Corrupt,
+    Decoded,
+    Delivery,
+    NotDecoded,
+    ReceivedEntry,
+    StartFilter,
+    Undecryptable,
+    Unprocessable,
+)
 from pulsar_native.protocol.permits import AutoScaledPermits, Permits, ReceiverMemory
 from pulsar_native.protocol.prefetch_buffer import PrefetchBuffer
 from pulsar_native.protocol.unacked_tracker import in_blocks
@@ -74,7 +83,7 @@ class Decoding(Protocol):
     def decode(self, delivery: Delivery, start: StartFilter) -> Decoded | None:
         """Return the decoded delivery, None for a chunk of a message that is not complete yet.
 
-        Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
+        Raises `KeyWanted`, `Corrupt`, `Undecryptable` and `Unprocessable`.
         """
 
     def decode_singles(
@@ -84,7 +93,7 @@ class Decoding(Protocol):
         `after` and the one before it; may return none.
         """
 
-    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
+    def on_undecodable(self, delivery: Delivery, error: NotDecoded) -> int:
         """Handle an undecodable delivery and return its permits."""
 
     def admit(self, decoded: Decoded) -> int:
@@ -575,7 +584,7 @@ class ConsumerCore:
         except KeyWanted as wanted:
             self._wait_for_key(delivery, wanted)
             return False
-        except (Corrupt, Undecryptable) as error:
+        except (Corrupt, Undecryptable, Unprocessable) as error:
             self._on_decoded(key)
             self.permits.count(decoding.on_undecodable(delivery, error))
             return True
@@ -585,8 +594,9 @@ class ConsumerCore:
             self.permits.count(1)
             return True
         given = decoding.admit(decoded)
-        unused = delivery.cost(decoded.entry.parsed.num_messages) - given
-        if unused > 0:
+        # Negative if a payload processor made more messages than were published.
+        unused = delivery.cost(decoded.num_published) - given
+        if unused:
             self.permits.count(unused)
         if given:
             self._decoded = decoded

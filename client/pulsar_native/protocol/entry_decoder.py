@@ -28,9 +28,11 @@ from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.payload_processor import MessagePayloadProcessor
 from pulsar_native.protocol.ack_grouping import NO_ENTRY, AckGroup, bits_of
 from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, KeyWanted, context_of
+from pulsar_native.protocol.payload_processing import process
 from pulsar_native.protocol.unacked_tracker import UnackedMessageRedeliveryTracker
 from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -67,6 +69,17 @@ class Undecryptable(Exception):
     def __init__(self, permits: int, cause: CryptoError) -> None:
         super().__init__(cause.message)
         self.permits = permits
+
+
+class Unprocessable(Exception):
+    """Raised when the payload processor failed for an entry: it is not delivered and stays unacknowledged."""
+
+    def __init__(self, permits: int, cause: PulsarException) -> None:
+        super().__init__(cause.message)
+        self.permits = permits
+
+
+NotDecoded = Corrupt | Undecryptable | Unprocessable
 
 
 class Delivery(DeliveryFields):
@@ -231,10 +244,12 @@ def _kind_of(schema: Any) -> type[Message]:
 class Decoded:
     """Decoding result of a delivery: the entry, and which of its messages are to be delivered."""
 
-    __slots__ = ("entry", "places", "skip", "wanted")
+    __slots__ = ("entry", "num_published", "places", "skip", "wanted")
 
     def __init__(self, entry: ReceivedEntry, places: MessageSpans | None, wanted: int, skip: bytes | None):
         self.entry = entry
+        # By the producer's count, as permits are: a payload processor may make more or fewer messages of them.
+        self.num_published: int = entry.parsed.num_messages
         self.places = places
         self.wanted = wanted
         self.skip = skip
@@ -280,6 +295,11 @@ class Decoded:
     def is_whole_batch(self) -> bool:
         """True for a batch of which every message is to be delivered."""
         return self.skip is None and self.places is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """True for an entry of which the payload processor made no message."""
+        return self.places is not None and not len(self.places)
 
     @property
     def is_single(self) -> bool:
@@ -376,11 +396,12 @@ def decode(
     max_message_size: int,
     together: Together,
     decryptor: Decryptor = NO_KEYS,
+    processor: MessagePayloadProcessor | None = None,
 ) -> Decoded | None:
     """Return the decoded entry of a delivery; None for a chunk of an incomplete message.
 
-    Raises `Corrupt`, `Undecryptable` or `KeyWanted`, without side effects. With the crypto failure action CONSUME, an
-    entry that cannot be decrypted is returned as one message with the encrypted body.
+    Raises `Corrupt`, `Undecryptable`, `Unprocessable` or `KeyWanted`, without side effects. With the crypto failure
+    action CONSUME, an entry that cannot be decrypted is returned as one message with the encrypted body.
 
     `missing` is the bit set of unacknowledged messages, None when nothing of the entry was acknowledged here.
     `together` assembles chunks.
@@ -406,18 +427,39 @@ def decode(
         piece = whole.body()
         first_chunk = MessageId(partition, *whole.first, -1, topic=topic)
     body = _decompressed(parsed, piece, permits, max_message_size)
+    if processor is not None:
+        parsed, body = _processed(processor, parsed, permits, body)
     entry = ReceivedEntry(parsed, body, delivery, topic=topic, partition=partition, schema=schema)
     entry.first_chunk = first_chunk
-    first = start.first_index(entry.key, permits)
-    if not parsed.is_batch:
+    decoded = _split(entry, delivery, start, missing)
+    decoded.num_published = permits
+    return decoded
+
+
+def _split(entry: ReceivedEntry, delivery: Delivery, start: StartFilter, missing: int | None) -> Decoded:
+    """Return an entry with the offsets of its messages."""
+    count = entry.parsed.num_messages
+    if not count:
+        return Decoded(entry, [], 0, None)
+    first = start.first_index(entry.key, count)
+    if not entry.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
     try:
-        places = _spans_of(body, permits)
+        places = _spans_of(entry.body, count)
     except InvalidMessage as error:
-        raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
+        raise Corrupt(_ValidationError.BatchDeSerializeError, count, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
-    wanted = permits if skip is None else skip.count(0)
-    return Decoded(entry, places, wanted, skip)
+    return Decoded(entry, places, count if skip is None else skip.count(0), skip)
+
+
+def _processed(
+    processor: MessagePayloadProcessor, parsed: ParsedEntry, permits: int, body: bytes
+) -> tuple[ParsedEntry, bytes]:
+    """Return an entry as its processor has read it, and its body."""
+    try:
+        return process(processor, parsed, body)
+    except InvalidMessage as error:
+        raise Unprocessable(permits, error) from error
 
 
 def _parsed(payload: bytes, verify: bool) -> ParsedEntry | None:
@@ -538,6 +580,9 @@ class EntryAcks(Protocol):
     def catch_up(self) -> None:
         """Gather what was appended without a lock."""
 
+    def add_empty(self, key: EntryKey) -> None:
+        """Acknowledge an entry of which the payload processor made no message."""
+
     def resend(self, key: EntryKey) -> None:
         """Acknowledge again the part of a batch the broker seems not to have received."""
 
@@ -545,7 +590,7 @@ class EntryAcks(Protocol):
 class Undecodable(Protocol):
     """Handler of the entries that cannot be decoded, or not yet."""
 
-    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
+    def on_undecodable(self, delivery: Delivery, error: NotDecoded) -> int:
         """Handle an undecodable delivery and return its permits."""
 
     def fetch_key(self, wanted: KeyWanted) -> None:
@@ -585,6 +630,7 @@ class EntryDecoder:
         dead_letters: DeadLetters | None,
         recorder: Received | None,
         max_message_size: Callable[[], int],
+        processor: MessagePayloadProcessor | None = None,
     ) -> None:
         self._topic = topic
         self._partition = partition
@@ -597,6 +643,7 @@ class EntryDecoder:
         self._dead_letters = dead_letters
         self._recorder = recorder
         self._max_message_size = max_message_size
+        self._processor = processor
         self._singles = single_entry_decoder(topic, partition, schema)
         self.on_undecodable = undecodable.on_undecodable
         self.fetch_key = undecodable.fetch_key
@@ -610,7 +657,7 @@ class EntryDecoder:
     def decode(self, delivery: Delivery, start: StartFilter) -> Decoded | None:
         """Return the decoded delivery, None for a chunk of a message that is not complete yet.
 
-        Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
+        Raises `KeyWanted`, `Corrupt`, `Undecryptable` and `Unprocessable`.
         """
         missing = self._group.open_here((delivery.ledger_id, delivery.entry_id))
         decoded = decode(
@@ -623,8 +670,11 @@ class EntryDecoder:
             missing=missing,
             max_message_size=self._max_message_size(),
             decryptor=self._decryptor,
+            processor=self._processor,
         )
-        if decoded is not None and decoded.entry.is_batch and (missing is not None or delivery.ack_words is not None):
+        if self._processor is not None and decoded is not None and decoded.is_empty:
+            self._acks.add_empty(decoded.entry.key)
+        elif decoded is not None and decoded.entry.is_batch and (missing is not None or delivery.ack_words is not None):
             self._compare_acks(delivery, decoded, missing)
         return decoded
 
@@ -636,7 +686,7 @@ class EntryDecoder:
 
         At most `most` messages, and none more when they have `most_bytes` payload bytes.
         """
-        if self._dead_letters is not None or self._acks.late is not None:
+        if self._dead_letters is not None or self._acks.late is not None or self._processor is not None:
             return []
         if self._fast_path:
             self._acks.catch_up()

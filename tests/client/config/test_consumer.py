@@ -34,6 +34,7 @@ from pulsar_native.message_id import MessageId
         ({"priority_level": -1}, "priority_level"),
         ({"topic_configurations": [("t", 1)]}, "must be a list of TopicConfiguration"),
         ({"topic_configurations": TopicConfiguration("t")}, "must be a list of TopicConfiguration"),
+        ({"message_payload_processor": len}, r"needs a method process\(payload, context\)"),
         ({"start_paused": 1}, "start_paused must be True or False, not 1"),
         ({"unacked_messages_timeout_ms": 999}, "at least 1000"),
         pytest.param(

@@ -338,6 +338,11 @@ class AckGroupingTracker:
             self._ack_timer_armed = True
             self._context.engine.call(self._arm_ack_timer)
 
+    def add_empty(self, key: EntryKey) -> None:
+        """Acknowledge an entry of which the payload processor made no message. Called under the lock."""
+        if self._add(key, -1, 0) and self._after_ack():
+            self._context.engine.call(self._arm_ack_timer)
+
     def _after_ack(self) -> bool:
         """Send the group if it is due now; return True if the timer must be armed."""
         if not self._stored:

@@ -157,6 +157,7 @@ class PartitionConsumer(Handler):
             dead_letters=self.dead_letter_router,
             recorder=self.stats,
             max_message_size=self._max_message_size,
+            processor=config.message_payload_processor,
         )
         by_entry = config.consumer_type in BY_ENTRY
         self.core = ConsumerCore(

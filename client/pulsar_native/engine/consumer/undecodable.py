@@ -19,7 +19,7 @@ from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
 from pulsar_native.protocol.data_keys import Decryptor, KeyWanted
-from pulsar_native.protocol.entry_decoder import Corrupt, Delivery, Undecryptable
+from pulsar_native.protocol.entry_decoder import Corrupt, Delivery, NotDecoded, Undecryptable
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
@@ -84,7 +84,7 @@ class UndecodableEntries:
 
     # --- undecodable entries ------------------------------------------------------------------------------------------
 
-    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
+    def on_undecodable(self, delivery: Delivery, error: NotDecoded) -> int:
         """Handle an undecodable delivery: discard it, or leave it unacknowledged until its time-out. Return its
         permits.
         """
@@ -94,8 +94,9 @@ class UndecodableEntries:
                 self.undecrypted_count += 1
             self._discard(delivery, error)
             return error.permits
+        if isinstance(error, Undecryptable):
+            self.undecrypted_count += 1
         key = (delivery.ledger_id, delivery.entry_id)
-        self.undecrypted_count += 1
         _log.error("%s: entry %d:%d is not delivered: %s", self._context.describe(), *key, error)
         self._watch(key)
         return delivery.cost(error.permits)
