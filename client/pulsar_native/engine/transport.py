@@ -76,7 +76,7 @@ class _Spin:
 
 
 class Transport:
-    """One connected socket. `write` and `close` are thread-safe, everything else belongs to the loop."""
+    """One connected socket. `write` and inline reads are thread-safe, everything else belongs to the loop."""
 
     def __init__(
         self,
@@ -247,7 +247,10 @@ class Transport:
         self._engine.call(self._arm_writer)
 
     def _send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
-        """Write what the kernel accepts and return the rest, None when there is none."""
+        """Write what the kernel accepts and return the rest, None when there is none.
+
+        The rest is the end of `buffers`, from the first that was not written whole, which may be cut.
+        """
         try:
             if self._is_tls:
                 return self._send_tls(buffers)
@@ -262,17 +265,14 @@ class Transport:
         return _after(buffers, sent)
 
     def _send_tls(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
-        rest: deque[Buffer] = deque(buffer for buffer in buffers if len(buffer))
-        while rest:
-            try:
-                sent = self._sock.send(rest[0])
-            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                # OpenSSL requires the same bytes at the retry: the head of the backlog stays as it is.
-                return list(rest)
-            if sent < len(rest[0]):
-                rest[0] = memoryview(rest[0])[sent:]
-            else:
-                rest.popleft()
+        for index, buffer in enumerate(buffers):
+            unsent = memoryview(buffer)
+            while unsent:
+                try:
+                    unsent = unsent[self._sock.send(unsent) :]
+                except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                    # OpenSSL requires the same bytes at the retry: they become the head of the backlog.
+                    return [unsent, *buffers[index + 1 :]]
         return None
 
     def _arm_writer(self) -> None:
@@ -285,11 +285,10 @@ class Transport:
             while self._backlog and not self.closed:
                 buffers = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_BUFFERS))]
                 rest = self._send_now(buffers)
-                taken = len(buffers) - (len(rest) if rest else 0)
-                for _ in range(taken):
+                for _ in buffers:
                     self._backlog.popleft()
                 if rest:
-                    self._backlog[0] = rest[0]
+                    self._backlog.extendleft(reversed(rest))
                     return
             if not self.closed:
                 self._engine.loop.remove_writer(self._fd)

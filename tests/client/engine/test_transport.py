@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,14 +26,16 @@ from support.until import until
 
 
 class Ends:
-    """A transport and the socket at its other end, both with small buffers."""
+    """A transport and the socket at its other end, both with small buffers, over TLS if there are certificates."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None = None) -> None:
         here, self.there = socket.socketpair()
-        here.setblocking(False)
         for each in (here, self.there):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        self.there.settimeout(10)
+            each.settimeout(10)
+        if certificates is not None:
+            here, self.there = tls_ends(here, self.there, certificates)
+        here.setblocking(False)
         self.engine = Engine(asyncio.get_running_loop(), threading.get_ident())
         self.received = bytearray()
         self.reasons: list[str] = []
@@ -42,17 +45,37 @@ class Ends:
     def _data(self, data: memoryview) -> None:
         self.received += data
 
+    def read(self, count: int) -> bytes:
+        """Return the next bytes at the other end, at most 3,000 at a time as a slow peer reads them."""
+        got = bytearray()
+        while len(got) < count and (data := self.there.recv(min(count - len(got), 3000))):
+            got += data
+        return bytes(got)
+
     def close(self) -> None:
         self.transport.close()
         self.there.close()
 
 
-@pytest.fixture
-def ends() -> Iterator[Callable[[], Ends]]:
+def tls_ends(
+    client: socket.socket, server: socket.socket, certificates: Certificates
+) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+    """Return both sockets with TLS between them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server_certificate, certificates.server_key)
+    trust = ssl.create_default_context(cafile=str(certificates.authority))
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(context.wrap_socket, server, server_side=True)
+        return trust.wrap_socket(client, server_hostname=HOST), accepting.result()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def ends(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[Callable[[], Ends]]:
+    """Give a function that makes connected ends, plain ones and with TLS."""
     made: list[Ends] = []
 
     def make() -> Ends:
-        made.append(Ends())
+        made.append(Ends(certificates if request.param == "tls" else None))
         return made[-1]
 
     yield make
@@ -65,7 +88,7 @@ async def test_write_sends_from_calling_thread(ends: Callable[[], Ends]) -> None
     pair = ends()
     pair.transport.write([b"hello ", memoryview(b"world"), b"", b"!"])
     # The loop had no chance to run: it was written by the call itself.
-    assert pair.there.recv(100) == b"hello world!"
+    assert pair.read(12) == b"hello world!"
     pair.close()
 
 
@@ -78,16 +101,9 @@ async def test_write_stalled_peer_blocks_nobody(ends: Callable[[], Ends]) -> Non
         pair.transport.write([frame[:4], b"", memoryview(frame)[4:]])
     assert time.monotonic() - started < 5
     whole = b"".join(frames)
-    got = bytearray()
-
-    def drain() -> None:
-        while len(got) < len(whole):
-            got.extend(pair.there.recv(3000))
-
-    await asyncio.to_thread(drain)
-    assert bytes(got) == whole
+    assert await asyncio.to_thread(pair.read, len(whole)) == whole
     pair.transport.write([b"after"])
-    assert await asyncio.to_thread(pair.there.recv, 100) == b"after"
+    assert await asyncio.to_thread(pair.read, 5) == b"after"
     pair.close()
 
 
@@ -128,13 +144,7 @@ async def test_write_more_buffers_than_iov_max(ends: Callable[[], Ends]) -> None
     pair.transport.write([bytes(100_000)])
     for number in range(3000):
         pair.transport.write([struct.pack(">I", number)])
-    got = bytearray()
-
-    def drain() -> None:
-        while len(got) < 112_000:
-            got.extend(pair.there.recv(1 << 16))
-
-    await asyncio.to_thread(drain)
+    got = await asyncio.to_thread(pair.read, 112_000)
     assert list(struct.unpack(">3000I", got[100_000:])) == list(range(3000))
     pair.close()
 
@@ -361,6 +371,9 @@ async def test_dial_cancelled_leaves_no_socket(black_hole: tuple[str, int]) -> N
 
 # --- looking in the loop's stead ----------------------------------------------------------------------------------
 
+# Over TLS the loop always reads.
+plain = pytest.mark.parametrize("ends", ["plain"], indirect=True)
+
 
 async def begin_inline(pair: Ends) -> None:
     """Have the test lead; the first time only asks for it."""
@@ -369,6 +382,7 @@ async def begin_inline(pair: Ends) -> None:
     assert pair.transport.begin_inline_read()
 
 
+@plain
 @pytest.mark.asyncio
 async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) -> None:
     pair = ends()
@@ -396,6 +410,7 @@ async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) 
     pair.close()
 
 
+@plain
 @pytest.mark.asyncio
 async def test_inline_read_connection_may_end(ends: Callable[[], Ends]) -> None:
     pair = ends()
@@ -432,6 +447,7 @@ class Readiness:
         return len(waits) == 1
 
 
+@plain
 @pytest.mark.asyncio
 async def test_peek_polls_before_it_sleeps(ends: Callable[[], Ends]) -> None:
     pair = ends()
