@@ -486,10 +486,11 @@ class Client(NotPicklable):
         return await self._started().service_info()
 
     async def update_service_url(self, service_url: str) -> None:
-        """Switch to another service URL; credentials and trusted certificates stay. Does not wait.
+        """Switch to another service URL; credentials and trusted certificates stay.
 
-        All connections are closed; producers and consumers reconnect at the new URL and keep pending messages with
-        their sequence ids. Raises `InvalidUrl`.
+        All connections are closed; producers and consumers reconnect at the new URL, which is not waited for, and keep
+        pending messages with their sequence ids. Raises `InvalidUrl`, and `Timeout` if a service URL provider is still
+        to be called and does not return within the operation time-out.
 
         :param service_url: the new URL.
         """

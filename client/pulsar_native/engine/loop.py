@@ -1,19 +1,21 @@
 """Event loop of the engine: a daemon thread of its own for the sync API, the caller's loop for the asyncio API.
 
 Rules: nothing starts before the first use. One thread per process serves all blocking clients and ends with the last of
-them. After a fork the child drops the parent's engine without writing to the shared sockets (a close from the child
-would close the parent's producers): file descriptors are closed, nothing is sent, no lock is acquired. A client records
-the generation of the process it was created in, and raises in another.
+them. It serves the exit handlers of the application, too: those of `atexit`, of `logging` and of `weakref.finalize` may
+send and close; the interpreter ends it after them, and calls that wait raise from then on. After a fork the child drops
+the parent's engine without writing to the shared sockets (a close from the child would close the parent's producers):
+file descriptors are closed, nothing is sent, no lock is acquired. A client records the generation of the process it was
+created in, and raises in another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
@@ -23,7 +25,7 @@ from typing import Any, Generic, TypeVar
 from pulsar_native._callback_errors import cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.eager_call import EagerCall, leave_thread
-from pulsar_native.engine.waiter import Wait
+from pulsar_native.engine.waiter import Wait, check_interpreter
 from pulsar_native.exceptions import AlreadyClosed, Interrupted, OperationNotSupported, PulsarException
 
 _log = get_logger("pulsar_native.loop")
@@ -313,6 +315,7 @@ class Engine:
     def _check_may_block(self, coroutine: Coroutine[Any, Any, Any] | EagerCall[Any]) -> None:
         try:
             check_generation(self.generation)
+            check_interpreter()
             self.check_may_wait()
         except PulsarException:
             coroutine.close()
@@ -408,7 +411,7 @@ def release_thread_engine(made_in: int, seconds: float) -> None:
     Thread-safe, nothing in a forked child. It may be called by the garbage collector, anywhere: briefly then.
     """
     process = _process
-    if made_in != process.generation:
+    if made_in != process.generation or sys.is_finalizing():
         return
     with process.lock:
         process.users -= 1
@@ -465,10 +468,3 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
     if tasks:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_default_executor())
-
-
-@atexit.register
-def _stop_at_exit() -> None:
-    engine = _process.engine
-    if engine is not None:
-        engine.end()

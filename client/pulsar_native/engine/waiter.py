@@ -1,17 +1,19 @@
 """Blocking waits of a thread for the engine: one lock per wait, released once, cheaper than an event or a future.
 
 Rules: a wait in the main thread can be interrupted by Ctrl-C at any time, then it raises `Interrupted`; a wait ends at
-its deadline; waking twice is harmless. Thread-safe.
+its deadline; waking twice is harmless. Once the interpreter has ended the other threads a wait raises `AlreadyClosed`.
+Thread-safe.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from threading import get_ident
 
-from pulsar_native.exceptions import Interrupted, PulsarException, Timeout
+from pulsar_native.exceptions import AlreadyClosed, Interrupted, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 
 # Python runs the handler of a signal in the main thread, which does not hear of it while it waits for a lock and
@@ -28,6 +30,14 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def check_interpreter() -> None:
+    """Raise `AlreadyClosed` at the interpreter's end, when there is no thread left that a wait could wait for."""
+    if sys.is_finalizing():
+        raise AlreadyClosed(
+            "The interpreter is ending: close clients before, for instance in a function passed to atexit.register"
+        )
 
 
 class Wait:
@@ -64,6 +74,7 @@ class Wait:
             left = _LOOK_UP_SECONDS if deadline is None else min(deadline - time.monotonic(), _LOOK_UP_SECONDS)
             if self._lock.acquire(timeout=max(left, 0)):
                 return True
+            check_interpreter()
             if left <= 0:
                 return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -176,8 +177,14 @@ class Client(NotPicklable):
         """Configuration of this client; picklable."""
         return self._config
 
-    def _started(self) -> ClientCore:
+    def _check_process(self) -> None:
+        """Raise for a client that was used before the process forked; one that was not is the child's own."""
+        if self._core is None:
+            self._generation = generation()
         check_generation(self._generation)
+
+    def _started(self) -> ClientCore:
+        self._check_process()
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("The client is closed")
@@ -186,6 +193,8 @@ class Client(NotPicklable):
                 self._core = ClientCore(engine, self._config)
                 # A client that is dropped without close must not keep the engine's thread alive.
                 self._finalizer = weakref.finalize(self, _drop, self._core, self._listeners)
+                # Exit handlers that run later may use it.
+                self._finalizer.atexit = False
             return self._core
 
     @option_docs(ProducerConfig, options=ProducerOptions)
@@ -522,10 +531,11 @@ class Client(NotPicklable):
         return core.engine.run(core.service_info())
 
     def update_service_url(self, service_url: str) -> None:
-        """Switch to another service URL; credentials and trusted certificates stay. Does not block; thread-safe.
+        """Switch to another service URL; credentials and trusted certificates stay. Blocks; thread-safe.
 
-        All connections are closed; producers and consumers reconnect at the new URL and keep pending messages with
-        their sequence ids. Raises `InvalidUrl`.
+        All connections are closed; producers and consumers reconnect at the new URL, which is not waited for, and keep
+        pending messages with their sequence ids. Raises `InvalidUrl`, and `Timeout` if a service URL provider is still
+        to be called and does not return within the operation time-out.
 
         :param service_url: the new URL.
         """
@@ -539,9 +549,11 @@ class Client(NotPicklable):
         fail. When it is interrupted (Ctrl-C), the client ends as with `shutdown()`. Raises `AlreadyClosed` if the
         client was closed before, `OperationNotSupported` inside a callback of the client.
 
-        :param timeout: limit in seconds, within which lost connections are also waited for. Default None: the operation
-            time-out, without waiting for lost connections.
+        :param timeout: limit in seconds for all of that, within which lost connections are also waited for. Default
+            None: the operation time-out, once for running calls of listeners and once for the rest, without waiting for
+            lost connections.
         """
+        began = time.monotonic()
         limit = _validation.checked_timeout(timeout)
         core = self._end()
         if core is None:
@@ -551,7 +563,8 @@ class Client(NotPicklable):
             # Order of events: listeners stop first, so that each message they received can still be acknowledged.
             self._listeners.stop()
             self._listeners.join(self._config.operation_timeout_seconds if limit is None else limit)
-            return core.engine.run(core.close(limit))
+            left = None if limit is None else max(0.0, limit - (time.monotonic() - began))
+            return core.engine.run(core.close(left))
         except BaseException:
             # Interrupted, maybe before the core's close has begun: a second close raises, and nothing else would end
             # the connections.
@@ -580,7 +593,7 @@ class Client(NotPicklable):
 
     def _check_may_end(self, method: str) -> None:
         # Before the client counts as closed: nothing could close it after that.
-        check_generation(self._generation)
+        self._check_process()
         if self._core is not None and self._core.engine.on_loop():
             raise OperationNotSupported(
                 f"{method} was called inside a callback of the client, where it would wait for itself; call it in "

@@ -43,6 +43,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.service_info import ServiceInfo
 from pulsar_native.topic import TopicName
+from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker
 from support.other_thread import Own
 from support.until import wait_until
@@ -473,6 +474,7 @@ FORK = """
     signal.alarm(40)
     broker = FakeBroker()
     client = pulsar.Client(broker.url)
+    unused = pulsar.Client(broker.url)
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60000)
     consumer = client.subscribe("t", "s")
     producer.send(b"before")
@@ -493,6 +495,9 @@ FORK = """
                 refused += "fork" in str(error)
         with pulsar.Client.from_config(client.config) as own:
             own.create_producer("t").send(b"from the child")
+        # A client that was not used yet has no connections of the parent.
+        unused.create_producer("t").send(b"from the child")
+        unused.close()
         del producer, consumer, client
         os._exit(refused)
     producer._inner.children[0]._lock.release()
@@ -503,8 +508,9 @@ FORK = """
     producer.send(b"after")
     assert producer.is_connected() and consumer.is_connected()
     sent = [(seen.peer.number, seen.command.send.num_messages) for seen in broker.seen(Kind.SEND)]
-    assert sent == [(0, 1), (1, 1), (0, 1), (0, 1)], sent
+    assert sent == [(0, 1), (1, 1), (2, 1), (0, 1), (0, 1)], sent
     client.close()
+    unused.close()
     broker.close()
     print("done")
 """
@@ -535,3 +541,89 @@ def test_interpreter_exit_does_not_hang(fake: FakeBroker, last: str) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, "done", "")
+
+
+_EXIT_HANDLERS = {
+    "atexit": """
+        import atexit
+        @atexit.register
+        def bye():
+            producer.send(b"last")
+            client.close()
+        {start}
+    """,
+    "finalize": """
+        import weakref
+        class Kept: pass
+        kept = Kept()
+        def bye():
+            producer.send(b"last")
+            client.close()
+        weakref.finalize(kept, bye)
+        {start}
+    """,
+    "logging": """
+        import logging, logging.handlers
+        {start}
+        class Sending(logging.Handler):
+            def emit(self, record):
+                producer.send(record.getMessage().encode())
+            def close(self):
+                client.close()
+                super().close()
+        sending = Sending()
+        log = logging.getLogger("app")
+        log.addHandler(logging.handlers.MemoryHandler(100, target=sending))
+        log.warning("last")
+    """,
+}
+
+
+@pytest.mark.parametrize("handler", list(_EXIT_HANDLERS))
+def test_exit_handlers_registered_before_may_send(fake: FakeBroker, handler: str) -> None:
+    start = f"import pulsar_native; client = pulsar_native.Client({fake.url!r}); producer = client.create_producer('t')"
+    program = textwrap.dedent(_EXIT_HANDLERS[handler]).replace("{start}", start)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [seen.command.send.num_messages for seen in fake.seen(Kind.SEND)] == [1]
+    assert len(fake.seen(Kind.CLOSE_PRODUCER)) == 1
+
+
+@pytest.mark.parametrize("call", ["client.create_producer('u')", "client.close()", "consumer.receive()"])
+def test_call_at_the_interpreters_end_raises(fake: FakeBroker, call: str) -> None:
+    program = f"""
+        import sys
+        import pulsar_native
+        from pulsar_native import AlreadyClosed
+        class Last:
+            def __del__(self):
+                assert sys.is_finalizing()
+                try:
+                    {call}
+                except AlreadyClosed as error:
+                    write(str(error))
+        write = sys.stdout.write
+        client = pulsar_native.Client({fake.url!r})
+        consumer = client.subscribe("t", "s")
+        # Destroyed with its module, once the threads are gone.
+        sys.modules["last"] = last = type(sys)("last")
+        last.kept = Last()
+        del last
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("The interpreter is ending: close clients before")
+
+
+def test_dropped_client_at_the_interpreters_end_is_silent(fake: FakeBroker) -> None:
+    program = f"""
+        import pulsar_native
+        client = pulsar_native.Client({fake.url!r})
+        client.subscribe("t", "s", message_listener=lambda consumer, message: None)
+        for number in range(100):
+            client.create_producer("t", batching_max_publish_delay_ms=60_000).send_async(b"x", None)
+        print("done")
+    """
+    command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")

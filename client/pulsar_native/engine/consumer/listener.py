@@ -8,6 +8,7 @@ them run; its listener thread only passes them on, as many at a time as its queu
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -24,8 +25,14 @@ _log = get_logger("pulsar_native.listener")
 
 Drain = Callable[[], None]
 
+# Clients wait so long at the interpreter's end, in which a listener may end its call.
+_JOIN_SECONDS_AT_EXIT = 1.0
+
 # Of a listener thread: the function that submits work to it.
 _this_thread = threading.local()
+
+
+_existing: weakref.WeakSet[ListenerThreads] = weakref.WeakSet()
 
 
 class ListenerThreads:
@@ -41,6 +48,7 @@ class ListenerThreads:
         # Calls that executors run, of consumers that still are.
         self._executed: weakref.WeakSet[ExecutedCalls] = weakref.WeakSet()
         self._lock = threading.Lock()
+        _existing.add(self)
 
     def assign(self) -> Callable[[Drain], None]:
         """Return a function that submits work to the thread assigned to this consumer; after `stop` it does nothing."""
@@ -185,3 +193,14 @@ def _work(queue: SimpleQueue[Drain | None]) -> None:
             _log.exception("A listener thread cannot deliver a consumer's messages")
         # It holds its consumer, which may be closed before the next one comes.
         del drain
+
+
+@atexit.register
+def _stop_at_exit() -> None:
+    # A thread that the interpreter's end stops in the middle of a print leaves its stream locked, which is fatal.
+    existing = list(_existing)
+    for each in existing:
+        each.stop()
+    deadline = time.monotonic() + _JOIN_SECONDS_AT_EXIT
+    for each in existing:
+        each.join(max(0.0, deadline - time.monotonic()))
