@@ -159,11 +159,11 @@ class MessageFields:
 class DeliveryFields:
     """Ids, redelivery count, ack set and undecoded payload of a MESSAGE command."""
 
-    __slots__ = ("ack_words", "attachment", "entry_id", "ledger_id", "payload", "redelivery_count")
+    __slots__ = ("ack_words", "attachment", "entry_id", "epoch", "ledger_id", "payload", "redelivery_count")
 
     ack_words: Sequence[int] | None
 
-    def __init__(self, message: Any, payload: bytes, attachment: int) -> None:
+    def __init__(self, message: Any, payload: bytes, attachment: int, epoch: int = 0) -> None:
         data = message.message_id
         self.ledger_id: int = data.ledgerId
         self.entry_id: int = data.entryId
@@ -172,10 +172,12 @@ class DeliveryFields:
         self.payload = payload
         # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
         self.attachment = attachment
+        # Number of requests to redeliver everything when it arrived: one of an older epoch comes again.
+        self.epoch = epoch
 
 
 def make_deliveries(kind: type[D], frames: list[Any], attachment: int) -> list[D]:
-    """Return the deliveries of MESSAGE frames."""
+    """Return the deliveries of MESSAGE frames, of epoch 0."""
     return [kind(frame.command.message, frame.payload, attachment) for frame in frames]
 
 
@@ -247,6 +249,7 @@ class SingleEntryDecoder:
         self,
         deliveries: deque[Any],
         attachment: int,
+        epoch: int,
         after: tuple[int, int],
         complete: Mapping[tuple[int, int], Any],
         most: int,
@@ -254,15 +257,17 @@ class SingleEntryDecoder:
     ) -> list[Any]:
         """Remove deliveries from the left up to the first that is left to the usual decoder, and return their messages.
 
-        That is one of another attachment, up to the position `after` or that of the one before it, or among the
-        `complete` entries. At most `most` messages, and none more when they have `most_bytes` payload bytes. Others may
-        append deliveries concurrently.
+        That is one of another attachment or epoch, up to the position `after` or that of the one before it, or among
+        the `complete` entries. At most `most` messages, and none more when they have `most_bytes` payload bytes. Others
+        may append deliveries concurrently.
         """
         messages: list[Any] = []
         while deliveries and len(messages) < most and most_bytes > 0:
             delivery = deliveries[0]
             key = (delivery.ledger_id, delivery.entry_id)
-            if delivery.attachment != attachment or delivery.ack_words is not None or key <= after or key in complete:
+            if delivery.attachment != attachment or delivery.epoch != epoch or delivery.ack_words is not None:
+                break
+            if key <= after or key in complete:
                 break
             parsed = self._parse(delivery.payload, True)
             if parsed is None or parsed.num_messages != 1 or parsed.compression:

@@ -197,9 +197,9 @@ cdef class DeliveryFields:
     """Ids, redelivery count, ack set and undecoded payload of a MESSAGE command."""
 
     cdef readonly object ledger_id, entry_id, redelivery_count, ack_words, payload
-    cdef readonly Py_ssize_t attachment
+    cdef readonly Py_ssize_t attachment, epoch
 
-    def __init__(self, message, payload, Py_ssize_t attachment):
+    def __init__(self, message, payload, Py_ssize_t attachment, Py_ssize_t epoch=0):
         data = message.message_id
         self.ledger_id = data.ledgerId
         self.entry_id = data.entryId
@@ -208,6 +208,7 @@ cdef class DeliveryFields:
         self.ack_words = tuple(words) if words else None
         self.payload = payload
         self.attachment = attachment
+        self.epoch = epoch
         _untrack(self)
 
 
@@ -284,6 +285,7 @@ cdef class SingleEntryDecoder:
         self,
         deliveries,
         Py_ssize_t attachment,
+        Py_ssize_t epoch,
         tuple after not None,
         dict complete not None,
         Py_ssize_t most,
@@ -298,7 +300,7 @@ cdef class SingleEntryDecoder:
         take = deliveries.popleft
         while deliveries and len(messages) < most and most_bytes > 0:
             delivery = <DeliveryFields?>deliveries[0]
-            if delivery.attachment != attachment or delivery.ack_words is not None:
+            if delivery.attachment != attachment or delivery.epoch != epoch or delivery.ack_words is not None:
                 break
             key = (delivery.ledger_id, delivery.entry_id)
             if key <= after or key in complete:

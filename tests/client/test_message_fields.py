@@ -204,7 +204,7 @@ def test_make_deliveries_as_one_by_one(fields: ModuleType) -> None:
         message.redelivery_count = number
         message.ack_set.extend(range(number % 2))
         frames.append(Frame(pb.BaseCommand(type=pb.BaseCommand.MESSAGE, message=message), b"%d" % number))
-    names = ("ledger_id", "entry_id", "redelivery_count", "ack_words", "payload", "attachment")
+    names = ("ledger_id", "entry_id", "redelivery_count", "ack_words", "payload", "attachment", "epoch")
     made = fields.make_deliveries(kind, frames, 4)
     single = [kind(frame.command.message, frame.payload, 4) for frame in frames]
     assert [type(each) for each in made] == [kind] * 5
@@ -569,10 +569,12 @@ def singles(request: pytest.FixtureRequest, fields: ModuleType) -> Iterator[Any]
     _impl.select(os.environ.get(_impl.VARIABLE) or None)
 
 
-def delivered(fields: ModuleType, payload: bytes, entry: int, *, words: Sequence[int] = (), attachment: int = 3) -> Any:
+def delivered(
+    fields: ModuleType, payload: bytes, entry: int, *, words: Sequence[int] = (), attachment: int = 3, epoch: int = 0
+) -> Any:
     place = pb.MessageIdData(ledgerId=7, entryId=entry)
     message = pb.CommandMessage(consumer_id=1, message_id=place, ack_set=words, redelivery_count=4)
-    return fields.DeliveryFields(message, payload, attachment)
+    return fields.DeliveryFields(message, payload, attachment, epoch)
 
 
 @pytest.mark.parametrize("name", ORDINARY)
@@ -584,7 +586,7 @@ def test_single_entry_decoder_as_the_usual_one(fields: ModuleType, singles: Any,
     )  # fmt: skip
     assert usual is not None
     wanted: Any = usual.messages()[0]
-    first, second = singles.decode(queue, 3, (7, 4), {}, 10, 100)
+    first, second = singles.decode(queue, 3, 0, (7, 4), {}, 10, 100)
     assert not queue and first.message_id() < second.message_id() == wanted.message_id()
     assert second.message_id().batch_size() == wanted.message_id().batch_size()
     assert (second.data(), len(second), second._meta_start) == (wanted.data(), len(wanted), wanted._meta_start)
@@ -602,14 +604,14 @@ def test_single_entry_decoder_leaves_the_others(fields: ModuleType, singles: Any
     queue = deque(
         [delivered(fields, ORDINARY["single"], 5), *(delivered(fields, OTHERS[name], number) for number in (6, 7))]
     )
-    assert [message.data() for message in singles.decode(queue, 3, (7, 4), {}, 10, 100)] == [b"hello"]
-    assert [each.entry_id for each in queue] == [6, 7] and singles.decode(queue, 3, (7, 4), {}, 10, 100) == []
+    assert [message.data() for message in singles.decode(queue, 3, 0, (7, 4), {}, 10, 100)] == [b"hello"]
+    assert [each.entry_id for each in queue] == [6, 7] and singles.decode(queue, 3, 0, (7, 4), {}, 10, 100) == []
 
 
 def test_single_entry_decoder_limits(fields: ModuleType, singles: Any) -> None:
     def left(*queued: Any, after: int = 4, most: int = 10, size: int = 100) -> list[int]:
         queue = deque(queued)
-        messages = singles.decode(queue, 3, (7, after), {(7, 8): 1}, most, size)
+        messages = singles.decode(queue, 3, 0, (7, after), {(7, 8): 1}, most, size)
         assert len(messages) + len(queue) == len(queued)
         return [each.entry_id for each in queue]
 
@@ -621,6 +623,7 @@ def test_single_entry_decoder_limits(fields: ModuleType, singles: Any) -> None:
     assert left(*entries, size=5) == [6, 7, 8, 9] and left(*entries, size=6) == [7, 8, 9]
     assert left(*entries[:3], *entries[:2]) == [5, 6], "again"
     assert left(entries[0], delivered(fields, ORDINARY["single"], 6, attachment=2)) == [6]
+    assert left(entries[0], delivered(fields, ORDINARY["single"], 6, epoch=1)) == [6]
     assert left(entries[0], delivered(fields, ORDINARY["batch of one"], 6, words=[1])) == [6]
     assert left() == []
 

@@ -59,12 +59,12 @@ class PlainDecoding:
         )
 
     def decode_singles(
-        self, deliveries: deque[Delivery], attachment: int, after: EntryKey, most: int, most_bytes: int
+        self, deliveries: deque[Delivery], attachment: int, epoch: int, after: EntryKey, most: int, most_bytes: int
     ) -> list[Message]:
         if self.key_missing:
             return []
         done = dict.fromkeys(self.acknowledged | self.redirected)
-        messages = self._singles.decode(deliveries, attachment, after, done, most, most_bytes)
+        messages = self._singles.decode(deliveries, attachment, epoch, after, done, most, most_bytes)
         self.counted += len(messages)
         return messages
 

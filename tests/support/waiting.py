@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+from airflow.sdk.serde import deserialize, serialize
 
 from pulsar_native.jobs.watching import TopicWatcher
 from support.tasks import StateStore, context_of
@@ -29,7 +30,8 @@ async def event_of(trigger: Any) -> dict[str, Any]:
     """Return the only event of a trigger as it looks after the way through Airflow's database."""
     events = [event.payload async for event in trigger.run()]
     assert len(events) == 1
-    found: dict[str, Any] = json.loads(json.dumps(events[0]))
+    found: Any = deserialize(json.loads(json.dumps(serialize(events[0]))))
+    assert isinstance(found, dict)
     return found
 
 

@@ -304,8 +304,8 @@ class Consumer(Receiving[T_co]):
 
         Returns at `max_rows`, `max_bytes` or `timeout_millis`, whichever is first; there may be no rows. The limits are
         exact: the rest of an entry stays for the next receive of either kind. Rows of a partition are consecutive and
-        in order. Values are payloads as published. A cancelled call leaves the messages it had collected to the next
-        receive. Needs pyarrow (extra `arrow`).
+        in order. Values are payloads as published. A call that raises, or is cancelled, leaves the messages it had
+        collected to the next receive. Needs pyarrow (extra `arrow`).
 
         Raises `InvalidConfiguration` on consumers with interceptors or `receiver_queue_size=0`; `AlreadyClosed`; and
         `CryptoError` for a message that cannot be decrypted, until it is taken with `receive`.
@@ -330,11 +330,10 @@ class Consumer(Receiving[T_co]):
                     if taken:
                         continue
                 return rows.result()
-        except PulsarException:
-            self._inner.note_failed_receive(batch=True)
-            raise
-        except asyncio.CancelledError:
+        except (PulsarException, asyncio.CancelledError) as error:
             rows.put_back()
+            if isinstance(error, PulsarException):
+                self._inner.note_failed_receive(batch=True)
             raise
 
     async def acknowledge(
@@ -482,7 +481,8 @@ class Consumer(Receiving[T_co]):
     async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
         """Delete the subscription at the broker and close the consumer.
 
-        Raises what the broker answers, for instance if other consumers are connected to the subscription.
+        Raises what the broker answers, for instance if other consumers are connected to the subscription: it is
+        consumed as before then.
 
         :param topic: one of several topics, where the subscription is deleted while the others stay; its messages can
             no longer be acknowledged. Raises `InvalidConfiguration` for a topic that is not subscribed to. Default
@@ -564,7 +564,8 @@ class Reader(Receiving[T_co]):
         """Yield Arrow record batches from the current position up to an end.
 
         The result is complete or an error is raised: `Timeout`, `ChecksumError` for a damaged entry, `CryptoError`
-        for one that cannot be decrypted, unless the crypto failure action is DISCARD, which leaves it out.
+        for one that cannot be decrypted, unless the crypto failure action is DISCARD, which leaves it out. The rows
+        read and not yielded when the iteration is left early are lost to the reader, until it seeks back.
         Needs pyarrow (extra `arrow`).
 
         :param end: first message id that is not read, exact to the index in a batch. Default None: all messages present

@@ -546,6 +546,9 @@ class Transactions:
     async def close(self, seconds: float) -> None:
         """Abort open transactions, as far as that is possible in time."""
         tasks = [self._client.engine.spawn(work.abort_if_open()) for work in list(self._open.values())]
+        if not tasks:
+            # The last one ended after the caller had seen it.
+            return
         await asyncio.wait(tasks, timeout=seconds)
         for task in tasks:
             task.cancel()

@@ -241,13 +241,17 @@ class AckGroup:
             for key in [key for key in known if key <= last]:
                 del known[key]
 
-    def reattached(self) -> None:
+    def reattached(self, *, by_entry: bool = False) -> None:
         """Forget what was sent over an earlier connection: from now on the broker reports what is acknowledged.
 
         Acknowledgements lost with that connection, or undone by a seek, cause redelivery; treating that redelivery as a
-        duplicate would hide the message from the application permanently.
+        duplicate would hide the message from the application permanently. With `by_entry` another consumer may get the
+        rest of the batches.
         """
         self._cumulative_sent = None
+        if by_entry:
+            # Not those with something to send: nothing of it may be lost with a connection.
+            self.redelivered([entry for entry in self._partial if entry not in self._partial_dirty])
 
     def put_back(self, items: Sequence[AckItem], cumulative: AckItem | None) -> None:
         """Put back what could not be sent, unless something newer replaced it."""

@@ -87,10 +87,10 @@ class Decoding(Protocol):
         """
 
     def decode_singles(
-        self, deliveries: deque[Delivery], attachment: int, after: EntryKey, most: int, most_bytes: int
+        self, deliveries: deque[Delivery], attachment: int, epoch: int, after: EntryKey, most: int, most_bytes: int
     ) -> list[Message]:
-        """Remove and decode entries of one message, up to the first that needs more than parsing, or is not behind
-        `after` and the one before it; may return none.
+        """Remove and decode entries of one message, up to the first that needs more than parsing, is of another
+        attachment or epoch, or is not behind `after` and the one before it; may return none.
         """
 
     def on_undecodable(self, delivery: Delivery, error: NotDecoded) -> int:
@@ -181,37 +181,44 @@ class ConsumerCore:
 
     # --- deliveries (loop) ------------------------------------------------------------------------------------------
 
-    def is_outdated(self, message: pb.CommandMessage) -> bool:
-        """Return True for a delivery sent before the last request to redeliver everything: it follows again."""
+    def append(self, message: pb.CommandMessage, payload: bytes) -> bool:
+        """Queue a delivery undecoded; return False for an outdated one, which is not queued. On the loop, without the
+        lock.
+
+        Outdated is what the broker sent before the last request to redeliver everything: it follows again. Order of
+        events: the epoch is read before the delivery is queued. If another thread calls `redeliver_all` in between, the
+        queued delivery has an older epoch, and `_decode_next` drops it.
+        """
         self.newest = message.message_id
-        # Asked for each delivery: without such a request there is nothing to compare.
-        return bool(self.epoch) and message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
+        epoch = self.epoch
+        # For each delivery: without such a request there is nothing to compare.
+        if epoch and message.HasField("consumer_epoch") and message.consumer_epoch < epoch:
+            return False
+        delivery = Delivery(message, payload, self.attachment, epoch)
+        if self._scaled is not None:
+            # First: the thread that dequeues it removes it from the count.
+            self._scaled.on_queued(delivery)
+        self.all_deliveries.append(delivery)
+        return True
 
     def return_outdated(self, message: pb.CommandMessage, payload: bytes) -> None:
         """Return the permits of an outdated delivery."""
         self.permits.count(Delivery(message, payload, self.attachment).undecoded_cost())
 
-    def append(self, message: pb.CommandMessage, payload: bytes) -> None:
-        """Queue a delivery undecoded. On the loop, without the lock: one atomic step."""
-        delivery = Delivery(message, payload, self.attachment)
-        if self._scaled is not None:
-            # First: the thread that dequeues it removes it from the count.
-            self._scaled.on_queued(delivery)
-        self.all_deliveries.append(delivery)
-
-    @property
-    def may_be_outdated(self) -> bool:
-        """True if `is_outdated` may be True of any delivery."""
-        return bool(self.epoch)
-
-    def append_all(self, frames: list[Frame]) -> None:
-        """Queue deliveries undecoded, none of them outdated. On the loop, without the lock: one atomic step."""
+    def append_all(self, frames: list[Frame]) -> bool:
+        """Queue deliveries undecoded, as `append` does; return False, without effect, where some may be outdated. On
+        the loop, without the lock.
+        """
+        if self.epoch:
+            return False
         self.newest = frames[-1].command.message.message_id
+        # Of epoch 0, whatever another thread has requested since: see `append`.
         deliveries = make_deliveries(Delivery, frames, self.attachment)
         if self._scaled is not None:
             for delivery in deliveries:
                 self._scaled.on_queued(delivery)
         self.all_deliveries.extend(deliveries)
+        return True
 
     # --- attachment -------------------------------------------------------------------------------------------------
 
@@ -397,7 +404,7 @@ class ConsumerCore:
     def _decode_singles(self, most: int, most_bytes: int) -> list[Message]:
         """Decode entries of one message each as far as they need nothing else, and return their messages."""
         after = max(self._position.filter.covered_to, self._delivered_to or NO_ENTRY)
-        messages = self._decoding.decode_singles(self._deliveries, self.attachment, after, most, most_bytes)
+        messages = self._decoding.decode_singles(self._deliveries, self.attachment, self.epoch, after, most, most_bytes)
         if messages:
             self._decoded = None
             entry = messages[-1].entry
@@ -576,7 +583,7 @@ class ConsumerCore:
         if delivery.attachment != self.attachment:
             return True
         decoding, position = self._decoding, self._position
-        if self._is_unwanted(key):
+        if delivery.epoch != self.epoch or self._is_unwanted(key):
             self.permits.count(delivery.undecoded_cost())
             return True
         try:
@@ -695,8 +702,8 @@ class ConsumerCore:
 
         Where the cursor is moved, only `rewind` writes the request, and no permits are granted until `end_rewind`.
         """
-        returned = self.opened()[0] + sum(map(Delivery.undecoded_cost, self.all_deliveries))
-        self.redeliver_all_at_attachment()
+        messages = self.opened()[0]
+        returned = messages + sum(map(Delivery.undecoded_cost, self.redeliver_all_at_attachment()))
         if self.rewinds:
             self.epoch += 1
             self.permits.to_return += returned
@@ -706,11 +713,14 @@ class ConsumerCore:
         if returned:
             self.permits.count(returned)
 
-    def redeliver_all_at_attachment(self) -> None:
-        """Drop what is queued and request nothing: the broker redelivers everything unacknowledged at an attachment."""
+    def redeliver_all_at_attachment(self) -> list[Delivery]:
+        """Drop what is queued and request nothing: the broker redelivers everything unacknowledged at an attachment.
+
+        Return the dropped deliveries.
+        """
         self._delivered_to = None
-        self.drop_queued()
         self.restarts += 1
+        return self.drop_queued()
 
     def rewind(self) -> None:
         """Request the redelivery of everything, which moves the cursor."""
@@ -728,18 +738,20 @@ class ConsumerCore:
         self.drop_queued()
         self.restarts += 1
 
-    def drop_queued(self) -> None:
-        """Drop everything queued: it is redelivered, or not wanted any more."""
+    def drop_queued(self) -> list[Delivery]:
+        """Drop everything queued: it is redelivered, or not wanted any more. Return the deliveries among it."""
         messages, size = self.opened()
         if messages:
             self._decoding.on_dropped(messages, size)
+        # One by one: the loop may append meanwhile, and what is not returned here stays queued.
+        deliveries = [self.all_deliveries.popleft() for _ in range(len(self.all_deliveries))]
         if self._scaled is not None:
-            for delivery in self.all_deliveries:
+            for delivery in deliveries:
                 self._scaled.on_removed(delivery)
-        self.all_deliveries.clear()
         self._all_messages.clear()
         self._decoded = None
         self._position.on_queue_dropped()
+        return deliveries
 
     def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
         """Drop created messages of entries that are redelivered as a whole."""

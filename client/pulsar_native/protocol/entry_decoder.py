@@ -679,7 +679,7 @@ class EntryDecoder:
         return decoded
 
     def decode_singles(
-        self, deliveries: deque[Delivery], attachment: int, after: EntryKey, most: int, most_bytes: int
+        self, deliveries: deque[Delivery], attachment: int, epoch: int, after: EntryKey, most: int, most_bytes: int
     ) -> list[Message]:
         """Remove and decode entries of one message, up to the first that needs more than parsing, or is not behind
         `after` and the one before it; may return none.
@@ -691,7 +691,7 @@ class EntryDecoder:
         if self._fast_path:
             self._acks.catch_up()
         after = max(self._group.covered_to, after)
-        messages = self._singles.decode(deliveries, attachment, after, self._group.complete, most, most_bytes)
+        messages = self._singles.decode(deliveries, attachment, epoch, after, self._group.complete, most, most_bytes)
         if self._recorder is not None and messages:
             self._recorder.received(len(messages), sum(map(len, messages)))
         return messages

@@ -1,4 +1,5 @@
-"""Entries the broker was asked to redeliver, which a Shared or Key_Shared subscription may get at another consumer.
+"""Entries the broker redelivers, on request or at an attachment, which a Shared or Key_Shared subscription may get at
+another consumer.
 
 Rule: nothing says that another consumer has acknowledged them, so what is known of an entry here is kept only for the
 newest of them. Without it a redelivery comes whole, as it does to a consumer that never had the entry.
@@ -16,7 +17,7 @@ KEPT = 10_000
 
 
 class RedeliveredEntries:
-    """Partly acknowledged entries that were requested again and have not come yet, oldest first."""
+    """Partly acknowledged entries that are redelivered and have not come yet, oldest first."""
 
     __slots__ = ("_entries",)
 

@@ -99,6 +99,10 @@ class UnackedMessageRedeliveryTracker:
         for entry in entries:
             self._due[entry] = now + self._backoff.next(self._counts.get(entry, 0)) / 1000
 
+    def reattached(self) -> None:
+        """Forget the counts: at a new attachment entries arrive with theirs, here or at another consumer."""
+        self._counts.clear()
+
     def remove(self, entry: EntryKey) -> None:
         """Remove an entry that was acknowledged, or negatively acknowledged, meanwhile."""
         self._counts.pop(entry, None)

@@ -63,12 +63,19 @@ class KeyQueues(Generic[M]):
             key_queue.queued = True
             self._ready.append(key_queue)
 
+    def _line_up_or_remove(self, key_queue: KeyQueue[M]) -> None:
+        if key_queue.waiting:
+            self._line_up(key_queue)
+        elif not key_queue.uncommitted:
+            # A key that is seen once must not stay indefinitely.
+            self._key_queues.pop(key_queue.key, None)
+
     def claim(self, now: float) -> KeyQueue[M] | None:
         """Return a queue for exclusive use by a worker until `release`; None when none is available."""
         while self._resting and self._resting[0][0] <= now:
             _, _, key_queue = heappop(self._resting)
             key_queue.queued = False
-            self._line_up(key_queue)
+            self._line_up_or_remove(key_queue)
         if not self._ready:
             return None
         key_queue = self._ready.popleft()
@@ -111,11 +118,7 @@ class KeyQueues(Generic[M]):
             self._rest(key_queue, now + _BREAK)
             return
         key_queue.run_since = None
-        if key_queue.waiting:
-            self._line_up(key_queue)
-        elif not key_queue.uncommitted:
-            # A key that is seen once must not stay indefinitely.
-            self._key_queues.pop(key_queue.key, None)
+        self._line_up_or_remove(key_queue)
 
     def suspend(self, key_queue: KeyQueue[M], messages: Iterable[M], seconds: float, now: float) -> None:
         """Release a claimed queue with the failed messages first in line, and let it pause."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
@@ -206,7 +207,10 @@ class PartitionPoller:
     async def _fetch_schema(self, message: Message, version: bytes) -> None:
         try:
             await self.child.client.load_writer_schema(message, version)
-        except PulsarException as error:
+        except CALLBACK_ERRORS as error:
+            if cancels_task(error):
+                raise
+            # Any other error, too: without a pause the next poll would fetch it again at once.
             self.failed(error, self.child.engine.loop.time())
         finally:
             self._fetch = None
@@ -216,7 +220,8 @@ class PartitionPoller:
         """Pause after an error."""
         self.not_before = now + FAILED
         if self._errors % _EVERY == 0:
-            _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, log_text(error))
+            text = log_text(error) if isinstance(error, PulsarException) else type(error).__name__
+            _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, text)
         self._errors += 1
 
     def _accept(self, message: Message) -> Item | None:

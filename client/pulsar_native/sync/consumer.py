@@ -95,6 +95,8 @@ class Receiving(Closeable, Generic[T_co]):
         self._listener: Callable[[Message[T_co]], Any] = _ignore
         self._kept = kept
         self._listening = True
+        # True from the begin of a close or unsubscribe on, unless that fails: the listener is called no more.
+        self._is_leaving = False
         # Held while the listener is called, so that a strict pause can wait for the running call.
         self._draining = threading.RLock()
 
@@ -179,6 +181,9 @@ class Receiving(Closeable, Generic[T_co]):
 
     def _retry(self) -> None:
         self._is_retrying = False
+        self._wake_listener()
+
+    def _wake_listener(self) -> None:
         wake = self._inner.on_ready
         if wake is not None:
             wake()
@@ -222,7 +227,7 @@ class Receiving(Closeable, Generic[T_co]):
         """Call the listener for what is queued. In the listener's thread."""
         inner, threads, listener, executed = self._inner, self._threads, self._listener, self._executed
         with self._draining:
-            while self._listening and threads.is_open and not self._is_retrying:
+            while self._listening and not self._is_leaving and threads.is_open and not self._is_retrying:
                 if executed is not None and executed.is_full:
                     return
                 message: Message[T_co] | None
@@ -264,17 +269,17 @@ class Receiving(Closeable, Generic[T_co]):
 
     def _log_failure(self, what: str, message: Message[T_co]) -> None:
         # The message stays unacknowledged: redelivered after the ack time-out or to the next consumer.
-        name = self._inner.children[0].name
+        name = self._inner.name
         _log.exception(
             "The %s of consumer %s of %s failed for %s", what, name, message.topic_name(), message.message_id()
         )
 
     def _may_call(self) -> bool:
         """Return True unless the listener is paused, or the consumer is, strictly, or closed."""
-        return self._listening and not self._inner.held
+        return self._listening and not self._is_leaving and not self._inner.held
 
     def _wait_for_calls(self, seconds: float) -> None:
-        """Wait for the listener's running call, after `_listening` or `held` was changed."""
+        """Wait for the listener's running call, after `_is_leaving` or `held` was changed."""
         if self._executed is not None:
             # The listener thread makes no call, and may be waiting in the executor for the calling one.
             self._executed.wait_ended(seconds)
@@ -289,25 +294,33 @@ class Receiving(Closeable, Generic[T_co]):
     def _stop_listening(self, limit: float | None) -> None:
         """Stop calling the listener and wait up to `limit` seconds for its running call.
 
-        Order of events: 1. the flag is cleared, which the listener's thread reads before each message; 2. the lock is
+        Order of events: 1. the flag is set, which the listener's thread reads before each message; 2. the lock is
         acquired, which that thread holds during a call. After 2 no call runs and none begins.
         """
-        self._listening = False
+        self._is_leaving = True
         self._kept.discard(self)
         if self._has_listener and not self._engine.on_loop():
             seconds = self._inner.client.config.operation_timeout_seconds if limit is None else limit
             self._wait_for_calls(seconds)
 
+    def _listen_again(self) -> None:
+        """Undo `_stop_listening`, unless the consumer was closed meanwhile."""
+        if self._inner.is_closed:
+            return
+        self._is_leaving = False
+        if self._has_listener:
+            self._kept.add(self)
+            self._wake_listener()
+
     def _set_listening(self, listening: bool) -> None:
         check_generation(self._generation)
         if not self._has_listener:
             raise InvalidConfiguration(
-                "The consumer has no message_listener; pause() and resume() are for those without"
+                "There is no message_listener to pause or resume; to stop receiving, use pause() and resume()"
             )
         self._listening = listening
-        wake = self._inner.on_ready
-        if listening and wake is not None:
-            wake()
+        if listening:
+            self._wake_listener()
 
     def topic(self) -> str:
         """Return the full name of the topic, the names of several separated by commas, or the pattern."""
@@ -373,7 +386,8 @@ class Receiving(Closeable, Generic[T_co]):
         Waiting calls raise `AlreadyClosed`. The listener is not called any more, and its running call is waited for,
         unless it is the caller. Returns the numbers of acknowledgements sent and left, and of messages queued.
 
-        :param timeout: seconds, also for the broker's counts in the report. Default None: the operation time-out.
+        :param timeout: seconds for all of that, also for the broker's counts in the report. Default None: the operation
+            time-out, once for the listener's call and once for the rest.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
@@ -382,9 +396,10 @@ class Receiving(Closeable, Generic[T_co]):
         began = time.monotonic()
         self._stop_listening(limit)
         check_generation(self._generation)
-        parts = None if self._engine.on_loop() else self._inner.close_inline(limit)
+        left = None if limit is None else max(0.0, limit - (time.monotonic() - began))
+        parts = None if self._engine.on_loop() else self._inner.close_inline(left)
         if parts is None:
-            parts = self._engine.run(self._inner.close(limit))
+            parts = self._engine.run(self._inner.close(left))
         return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
 
@@ -512,10 +527,12 @@ class Consumer(Receiving[T_co]):
 
         Returns at `max_rows`, `max_bytes` or `timeout_millis`, whichever is first; there may be no rows. The limits are
         exact: the rest of an entry stays for the next receive of either kind. Rows of a partition are consecutive and
-        in order. Values are payloads as published. Needs pyarrow (extra `arrow`).
+        in order. Values are payloads as published. A call that raises leaves the messages it had collected to the next
+        receive. Needs pyarrow (extra `arrow`).
 
         Raises `InvalidConfiguration` on consumers with a listener, interceptors, or `receiver_queue_size=0`;
-        `AlreadyClosed`; and `CryptoError` for a message that cannot be decrypted, until it is taken with `receive`.
+        `AlreadyClosed`, `Interrupted`; and `CryptoError` for a message that cannot be decrypted, until it is taken with
+        `receive`.
 
         :param max_rows: number of rows. Default 10000.
         :param max_bytes: sum of the payloads in bytes; a larger first message is one row. Default 8388608.
@@ -539,8 +556,11 @@ class Consumer(Receiving[T_co]):
                     if taken:
                         continue
                 return rows.result()
-        except PulsarException:
-            self._inner.note_failed_receive(batch=True)
+        except BaseException as error:
+            # Of an interrupted call, too.
+            rows.put_back()
+            if isinstance(error, PulsarException):
+                self._inner.note_failed_receive(batch=True)
             raise
 
     @compiled_form
@@ -693,16 +713,24 @@ class Consumer(Receiving[T_co]):
     def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
         """Delete the subscription at the broker and close the consumer. Blocks; thread-safe.
 
-        Raises what the broker answers, for instance if other consumers are connected to the subscription.
+        Raises what the broker answers, for instance if other consumers are connected to the subscription: it is
+        consumed as before then.
 
         :param topic: one of several topics, where the subscription is deleted while the others stay; its messages can
             no longer be acknowledged. Raises `InvalidConfiguration` for a topic that is not subscribed to. Default
             None: all.
         :param force: True deletes the subscription although other consumers are connected (PIP-313). Default False.
         """
-        if topic is None:
+        if topic is not None:
+            self._engine.run(self._inner.leave(topic, force=force))
+            return
+        try:
             self._stop_listening(None)
-        self._engine.run(self._inner.leave(topic, force=force))
+            self._engine.run(self._inner.leave(None, force=force))
+        except BaseException:
+            # The consumer goes on: the broker has rejected it, or the call was interrupted.
+            self._listen_again()
+            raise
 
     def pause(self, *, strict: bool = False) -> None:
         """Stop granting permits to the broker; messages on granted permits still arrive. Does not block; thread-safe.
@@ -802,7 +830,8 @@ class Reader(Receiving[T_co]):
         """Yield Arrow record batches from the current position up to an end. Blocks; one thread at a time.
 
         The result is complete or an error is raised: `Timeout`, `ChecksumError` for a damaged entry, `CryptoError`
-        for one that cannot be decrypted, unless the crypto failure action is DISCARD, which leaves it out.
+        for one that cannot be decrypted, unless the crypto failure action is DISCARD, which leaves it out. The rows
+        read and not yielded when the iteration is left early are lost to the reader, until it seeks back.
         Needs pyarrow (extra `arrow`).
 
         :param end: first message id that is not read, exact to the index in a batch. Default None: all messages present

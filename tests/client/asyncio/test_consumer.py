@@ -9,12 +9,19 @@ import pytest
 
 from pulsar_native import ConsumerBatchReceivePolicy, ConsumerType, MessageId
 from pulsar_native.asyncio import Client
-from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, InvalidMessage, Timeout
+from pulsar_native.engine.handler import State
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    ConsumerBusy,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidMessage,
+    Timeout,
+)
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
 from support.entry_bytes import batch_entry, single_entry
-from support.fake_broker import FakeBroker, Peer, delivery, frame, swallow
+from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, success, swallow
 from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.until import until
@@ -286,6 +293,104 @@ async def test_receive_arrow_cancelled_loses_no_message(fake: FakeBroker, client
         await receiving
     topic.publish(b"c")
     assert [(await consumer.receive(10_000)).data() for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("way", ["batch", "arrow"])
+async def test_receive_topic_failed_keeps_messages(fake: FakeBroker, client: Client, way: str) -> None:
+    FakeTopic(fake, b"a", b"b")
+    policy = ConsumerBatchReceivePolicy(3, -1, -1)
+    consumer = await client.subscribe(["t", "other"], "s", batch_receive_policy=policy)
+    receiving = asyncio.create_task(
+        consumer.batch_receive() if way == "batch" else consumer.receive_arrow(max_rows=3, timeout_millis=None)
+    )
+    await until(lambda: [each.entry_id() for each in consumer._inner.dequeued_ids()] == [1])
+    first, second = consumer._inner.children
+    failed, going = (second, first) if first.position.last_dequeued else (first, second)
+    failed.state = State.FAILED
+    failed.look_again()
+    with pytest.raises(AlreadyClosed):
+        await asyncio.wait_for(receiving, 10)
+    # Nobody received them.
+    assert going.queued_messages() == 2
+
+
+async def unsubscribing(fake: FakeBroker, consumer: Any) -> tuple[asyncio.Task[None], Peer, list[pb.BaseCommand]]:
+    """Begin to unsubscribe; return the task, and what the broker is still to answer."""
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    leaving = asyncio.create_task(consumer.unsubscribe())
+    seen = await asyncio.to_thread(fake.wait, Kind.UNSUBSCRIBE, len(consumer._inner.children))
+    return leaving, seen[0].peer, [each.command for each in seen]
+
+
+async def rejected(leaving: asyncio.Task[None], peer: Peer, command: pb.BaseCommand) -> None:
+    """Answer that other consumers are connected."""
+    peer.send(failure(command.unsubscribe.request_id, pb.ConsumerBusy))
+    with pytest.raises(ConsumerBusy):
+        await asyncio.wait_for(leaving, 10)
+
+
+async def test_unsubscribe_rejected_iteration_goes_on(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    consumer = await client.subscribe("t", "s")
+    got: list[bytes] = []
+
+    async def iterate() -> None:
+        async for message in consumer:
+            got.append(message.data())
+
+    iterating = asyncio.create_task(iterate())
+    await started(consumer)
+    leaving, peer, (command,) = await unsubscribing(fake, consumer)
+    topic.publish(b"a")
+    await until(lambda: got == [b"a"])
+    await rejected(leaving, peer, command)
+    topic.publish(b"b")
+    await until(lambda: got == [b"a", b"b"] or iterating.done())
+    await consumer.close()
+    await asyncio.wait_for(iterating, 10)
+    assert got == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("way", ["batch", "arrow"])
+async def test_unsubscribe_rejected_cancelled_comes_next(fake: FakeBroker, client: Client, way: str) -> None:
+    FakeTopic(fake, b"a", b"b")
+    consumer = await client.subscribe("t", "s", batch_receive_policy=ConsumerBatchReceivePolicy(3, -1, -1))
+    receiving = asyncio.create_task(
+        consumer.batch_receive() if way == "batch" else consumer.receive_arrow(max_rows=3, timeout_millis=None)
+    )
+    await until(lambda: consumer._inner.dequeued_ids() and not consumer._inner.has_queued())
+    leaving, peer, (command,) = await unsubscribing(fake, consumer)
+    await cancelled(receiving)
+    await rejected(leaving, peer, command)
+    assert [(await consumer.receive(10_000)).data() for _ in range(2)] == [b"a", b"b"]
+
+
+async def test_unsubscribe_of_one_partition_ends_no_wait(fake: FakeBroker, client: Client) -> None:
+    fake.partitions["persistent://public/default/t"] = 2
+    consumer = await client.subscribe("t", "s")
+    first, second = consumer._inner.children
+    receiving = asyncio.create_task(consumer.receive())
+    await started(consumer)
+    leaving, peer, commands = await unsubscribing(fake, consumer)
+    by_id = {each.unsubscribe.consumer_id: each for each in commands}
+    peer.send(success(by_id[first.consumer_id].unsubscribe.request_id))
+    await until(lambda: first.state is State.CLOSED)
+    # It is not woken again and again either.
+    assert not consumer._inner.may_have_more()
+    await rejected(leaving, peer, by_id[second.consumer_id])
+    peer.send(delivery(second.consumer_id, single_entry(b"a"), 0))
+    assert (await asyncio.wait_for(receiving, 10)).data() == b"a"
+
+
+async def test_unsubscribe_ends_waiting_receivers(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    consumer = await client.subscribe("t", "s")
+    receiving = [asyncio.create_task(consumer.receive()) for _ in range(2)]
+    await started(consumer, 2)
+    await consumer.unsubscribe()
+    for each in receiving:
+        with pytest.raises(AlreadyClosed):
+            await asyncio.wait_for(each, 10)
 
 
 async def test_batch_receive_of_a_closed_consumer_raises(fake: FakeBroker, client: Client) -> None:

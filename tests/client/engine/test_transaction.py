@@ -242,6 +242,13 @@ async def test_client_close_without_answer_gives_up(fake: FakeBroker, cores: Cor
     assert not core.transactions.is_used
 
 
+async def test_close_without_open_ones_returns(cores: Cores) -> None:
+    # The last one may end between the client's look and this.
+    transactions = cores("pulsar://127.0.0.1:1").transactions
+    assert not transactions.is_used
+    await transactions.close(5)
+
+
 # --- acknowledgements in a transaction ------------------------------------------------------------------------------
 
 

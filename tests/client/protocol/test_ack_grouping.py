@@ -376,6 +376,17 @@ def test_add_complete_batch_excludes_others() -> None:
     assert group.drain()[0] == []
 
 
+def test_reattached_by_entry_keeps_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redelivered, "KEPT", 1)
+    group = AckGroup(batch_index=True)
+    for entry in range(4):
+        group.add((1, entry), 0, 2)
+    group.reattached(by_entry=True)
+    assert group.drain()[0] == [(1, entry, [0b10]) for entry in range(4)]
+    group.reattached(by_entry=True)
+    assert [group.partial((1, entry)) for entry in range(4)] == [None, None, None, 0b10]
+
+
 @pytest.mark.parametrize("batch_index", [False, True])
 def test_redelivered_entries_of_others_are_bounded(batch_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redelivered, "KEPT", 3)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from pulsar_native.engine.memory_limit import MemoryLimit
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import ConsumerCore
+from pulsar_native.protocol.entry_decoder import Delivery
 from pulsar_native.protocol.permits import AutoScaledPermits
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.frames import Frame, FrameDecoder
@@ -107,20 +111,18 @@ class ConsumerModel(RuleBasedStateMachine):
     def arrive(self, count: int) -> None:
         for _ in range(min(count, len(self.broker.transit))):
             message, payload, _ = self.broker.transit.popleft()
-            if self.core.is_outdated(message):
+            if not self.core.append(message, payload):
                 self.core.return_outdated(message, payload)
-            else:
-                self.core.append(message, payload)
-                if self.core.is_held:
-                    self.core.hand_back(latest_only=True)
+            elif self.core.is_held:
+                self.core.hand_back(latest_only=True)
             self.synchronise()
 
-    @precondition(lambda self: not self.core.is_held and not self.core.may_be_outdated)
+    @precondition(lambda self: not self.core.is_held and not self.core.epoch)
     @rule(count=st.integers(2, 4))
     def arrive_together(self, count: int) -> None:
         arrived = [self.broker.transit.popleft() for _ in range(min(count, len(self.broker.transit)))]
         if arrived:
-            self.core.append_all([frame_of(message, payload) for message, payload, _ in arrived])
+            assert self.core.append_all([frame_of(message, payload) for message, payload, _ in arrived])
 
     @rule()
     def reattach(self) -> None:
@@ -320,7 +322,7 @@ def test_delivery_of_older_epoch_returns_its_permits() -> None:
     core.redeliver_all()
     assert grants(core) == [10] and core.epoch == 1
     old, new = command(1, epoch=0), command(0, epoch=1)
-    assert core.is_outdated(old) and not core.is_outdated(new)
+    assert not core.append_all([frame_of(old, batch(3, 4))]) and not core.append(old, batch(3, 4))
     core.return_outdated(old, batch(3, 4))
     # Withheld until the cursor has moved: three were queued, four have just arrived.
     assert not core.outgoing
@@ -328,6 +330,81 @@ def test_delivery_of_older_epoch_returns_its_permits() -> None:
     core.end_rewind()
     request, flow = written(core)
     assert request.redeliverUnacknowledgedMessages.consumer_epoch == 1 and flow.flow.messagePermits == 7
+    assert core.append(new, batch(0, 3)) and values(core) == [0, 1, 2]
+
+
+def before_line(number: int, functions: Sequence[Callable[..., Any]], call: Callable[[], object]) -> Any:
+    """Return a trace function that makes a call before the given line, of those run in the functions."""
+    codes, left = {function.__code__ for function in functions}, number
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code not in codes:
+            return None
+        if event == "line":
+            left -= 1
+            if not left:
+                sys.settrace(None)
+                call()
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("prefetches", [False, True])
+def test_redeliver_all_during_append_drops_it(together: bool, prefetches: bool) -> None:
+    # The request of another thread, before each line of the loop's.
+    lines = asked = 0
+    while lines == asked:
+        lines += 1
+        core, _ = attached(rewinds=True)
+        if prefetches:
+            core.enable_prefetch()
+            core.append(command(0, epoch=0), single_entry(b"0"))
+            assert core.dequeue(10) is not None
+        old = frame_of(command(5, epoch=0), single_entry(b"5"))
+
+        def request(core: ConsumerCore = core) -> None:
+            nonlocal asked
+            asked += 1
+            core.redeliver_all()
+
+        before = sys.gettrace()
+        sys.settrace(before_line(lines, [ConsumerCore.append, ConsumerCore.append_all], request))
+        try:
+            arrived = (together and core.append_all([old])) or core.append(old.command.message, old.payload)
+        finally:
+            sys.settrace(before)
+        if asked < lines:
+            break
+        if not arrived:
+            core.return_outdated(old.command.message, old.payload)
+        assert core.append(command(5, epoch=1), single_entry(b"5"))
+        found = []
+        while (message := core.dequeue(10)) is not None:
+            found.append(message.data())
+        assert found == [b"5"], lines
+        # At the broker all but the first, and the redelivery; none twice.
+        assert core.permits.to_return == 2 + prefetches, lines
+    assert asked > 3
+
+
+def test_redeliver_all_of_growing_queue_counts_all() -> None:
+    core, _ = attached(rewinds=True)
+    for entry in (0, 1):
+        core.append(command(entry, epoch=0), single_entry(b"x"))
+    arriving = iter([2, 3])
+
+    def arrive(_delivery: Delivery) -> int:
+        # The loop goes on while another thread counts the permits.
+        core.append(command(next(arriving), epoch=0), single_entry(b"x"))
+        return 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Delivery, "undecoded_cost", arrive)
+        core.redeliver_all()
+    assert core.dequeue() is None and core.permits.to_return == 4
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -149,6 +149,11 @@ def test_unacked_removed_not_due() -> None:
     late.delivered((1, 7), 0)
     late.expired([(1, 7)], 0.0)
     assert late.pop_due(1.0) == [(1, 7)]
+    # At a new attachment the entry arrives with its count, if it comes here.
+    late.delivered((1, 9), 3)
+    late.reattached()
+    late.expired([(1, 9)], 0.0)
+    assert late.pop_due(1.0) == [(1, 9)]
     late.expired([(1, 8)], 0.0)
     late.clear()
     assert len(late) == 0

@@ -68,6 +68,24 @@ def test_key_queue_break_after_a_minute() -> None:
     assert key_queues.claim(60.2) is key_queue
 
 
+def test_key_queue_empty_after_break_is_removed() -> None:
+    key_queues: KeyQueues[str] = KeyQueues()
+    for key in "abc":
+        key_queues.add(key, ["1"])
+    done, uncommitted, followed = (key_queues.claim(0) for _ in range(3))
+    assert done is not None and uncommitted is not None and followed is not None
+    for key_queue in (done, uncommitted, followed):
+        taken = key_queues.dequeue(key_queue, 1)
+        if key_queue is uncommitted:
+            key_queues.note(key_queue, taken)
+        key_queues.release(key_queue, 61)
+    key_queues.add("c", ["2"])
+    assert key_queues.claim(62) is followed and len(key_queues) == 2
+    key_queues.add("a", ["2"])
+    again = key_queues.claim(62)
+    assert again is not None and again.key == "a" and key_queues.dequeue(again, 9) == ["2"]
+
+
 @pytest.mark.proves("C217")
 def test_key_queue_uncommitted_until_commit() -> None:
     key_queues: KeyQueues[str] = KeyQueues()

@@ -76,7 +76,14 @@ class Child:
         return "Consumer"
 
 
-def intake_of(child: Child, *, orderly: bool = False, broadcasting: bool = False, **settings: Any) -> PartitionPoller:
+def intake_of(
+    child: Child,
+    *,
+    orderly: bool = False,
+    broadcasting: bool = False,
+    wake: Callable[[], None] = lambda: None,
+    **settings: Any,
+) -> PartitionPoller:
     source: Any = SimpleNamespace(topic=TOPIC, tags=TagFilter("a"))
     return PartitionPoller(
         source,
@@ -86,7 +93,7 @@ def intake_of(child: Child, *, orderly: bool = False, broadcasting: bool = False
         orderly=orderly,
         broadcasting=broadcasting,
         hooks=[],
-        wake=lambda: None,
+        wake=wake,
     )
 
 
@@ -212,6 +219,25 @@ async def test_reattachment_drops_the_message_awaiting_its_schema() -> None:
     child.attachment += 1
     child.waiting.extend([Given(0), Given(1)])
     assert entries(poller.poll(101.0)) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [ReadError, ValueError, SystemExit, asyncio.CancelledError])
+async def test_schema_fetch_any_error_delays(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(*_: object) -> None:
+        raise kind("why")
+
+    child, woken = Child(), asyncio.Event()
+    loop = SimpleNamespace(time=lambda: 100.0)
+    child.engine = SimpleNamespace(spawn=asyncio.ensure_future, loop=loop)  # type: ignore[attr-defined]
+    child.client = SimpleNamespace(load_writer_schema=fail)  # type: ignore[attr-defined]
+    poller = intake_of(child, wake=woken.set)
+    child.waiting.append(Given(0, wants_schema=True))
+    assert poller.poll(100.0) == []
+    await asyncio.wait_for(woken.wait(), 10)
+    assert poller.not_before == 100.0 + FAILED and poller.may_have_more
+    (record,) = caplog.records
+    # The text of an error that is not the client's may contain a secret.
+    assert record.getMessage().endswith("why" if kind is ReadError else kind.__name__)
 
 
 async def _done(function: Callable[[], None]) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from pulsar_native import Client, Consumer, ConsumerBatchReceivePolicy, ConsumerType, Message, MessageId, Reader
+from pulsar_native.engine.client import ClientCore
 from pulsar_native.exceptions import (
     AlreadyClosed,
+    ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
     Interrupted,
     InvalidConfiguration,
@@ -25,7 +27,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.sync import consumer as sync_consumer
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, frame, swallow
+from support.fake_broker import FakeBroker, Peer, failure, frame, swallow
 from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
 from support.fake_topic import FakeTopic
 from support.other_thread import OWN_ERRORS, Own
@@ -297,6 +299,22 @@ def test_listener_unusable_refused(fake: FakeBroker, client: Client, listener: A
     assert not fake.seen(Kind.SUBSCRIBE)
 
 
+def test_listener_error_after_topic_removed_logged(
+    fake: FakeBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeTopic(fake, b"a")
+
+    def listener(consumer: Consumer, _message: Message) -> None:
+        inner = consumer._inner
+        inner.client.engine.run(inner.subscriptions.remove_topic(next(iter(inner.topics))))
+        raise Own("of the application")
+
+    consumer = client.subscribe("t", "s", message_listener=listener)
+    wait_until(lambda: caplog.records)
+    assert f"The message listener of consumer {consumer.consumer_name()}" in caplog.text
+    assert "of the application" in caplog.text and "cannot deliver" not in caplog.text
+
+
 def test_listener_paused_and_resumed(fake: FakeBroker, client: Client) -> None:
     topic = FakeTopic(fake, b"a")
     seen: list[bytes] = []
@@ -308,6 +326,113 @@ def test_listener_paused_and_resumed(fake: FakeBroker, client: Client) -> None:
     assert seen == [b"a"]
     consumer.resume_message_listener()
     wait_until(lambda: seen == [b"a", b"b"])
+
+
+def test_pause_message_listener_without_one_refused(fake: FakeBroker, client: Client) -> None:
+    consumer = client.subscribe("t", "s")
+    for method in (consumer.pause_message_listener, consumer.resume_message_listener):
+        with pytest.raises(InvalidConfiguration, match=r"to stop receiving, use pause\(\) and resume\(\)"):
+            method()
+
+
+def reject_unsubscribe(peer: Peer, command: pb.BaseCommand) -> list[bytes]:
+    """Answer as a broker that has other consumers of the subscription."""
+    return [failure(command.unsubscribe.request_id, pb.ConsumerBusy)]
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["listening", "paused"])
+def test_unsubscribe_rejected_listener_goes_on(fake: FakeBroker, client: Client, paused: bool) -> None:
+    topic = FakeTopic(fake, b"a")
+    fake.answers[Kind.UNSUBSCRIBE] = reject_unsubscribe
+    seen: list[bytes] = []
+    consumer = client.subscribe("t", "s", message_listener=lambda _consumer, message: seen.append(message.data()))
+    wait_until(lambda: seen == [b"a"])
+    if paused:
+        consumer.pause_message_listener()
+    with pytest.raises(ConsumerBusy):
+        consumer.unsubscribe()
+    # An application need not keep what listens.
+    assert consumer in client._kept
+    topic.publish(b"b")
+    if paused:
+        # Behind the message's arrival, and then behind what the listener's thread does at it.
+        client.get_topic_partitions("another")
+        passed = threading.Event()
+        consumer._submit(passed.set)  # type: ignore[misc]
+        assert passed.wait(10) and seen == [b"a"]
+        consumer.resume_message_listener()
+    wait_until(lambda: seen == [b"a", b"b"])
+
+
+class Delayed:
+    """An executor that runs calls when the test wants it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def execute(self, _message: Message, runnable: Callable[[], None]) -> None:
+        self.calls.append(runnable)
+
+
+def test_unsubscribe_rejected_keeps_executor_message(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    executor, seen = Delayed(), list[bytes]()
+    consumer = client.subscribe(
+        "t", "s",
+        message_listener=lambda _consumer, message: seen.append(message.data()),
+        message_listener_executor=executor,
+    )  # fmt: skip
+    wait_until(lambda: executor.calls)
+    with ThreadPoolExecutor(1) as threads:
+        leaving = threads.submit(consumer.unsubscribe)
+        (asked,) = fake.wait(Kind.UNSUBSCRIBE)
+        # It may not begin now, and puts its message back.
+        executor.calls.pop()()
+        assert not seen
+        asked.peer.send(*reject_unsubscribe(asked.peer, asked.command))
+        with pytest.raises(ConsumerBusy):
+            leaving.result(10)
+    wait_until(lambda: executor.calls)
+    executor.calls.pop()()
+    assert seen == [b"a"]
+
+
+def test_unsubscribe_rejected_without_listener_not_kept(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = reject_unsubscribe
+    consumer = client.subscribe("t", "s")
+    with pytest.raises(ConsumerBusy):
+        consumer.unsubscribe()
+    assert consumer not in client._kept
+
+
+WAYS: dict[str, Callable[[Consumer], list[bytes]]] = {
+    "receive": lambda consumer: [consumer.receive().data() for _ in range(4)],
+    "batch": lambda consumer: [message.data() for message in consumer.batch_receive()],
+    "arrow": lambda consumer: list(
+        consumer.receive_arrow(max_rows=4, timeout_millis=None).record_batch.column("value").to_pylist()
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_unsubscribe_rejected_receiver_waits_on(fake: FakeBroker, client: Client, way: str) -> None:
+    topic = FakeTopic(fake, b"a", b"b")
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    consumer = client.subscribe("t", "s", batch_receive_policy=ConsumerBatchReceivePolicy(4, -1, -1))
+    with ThreadPoolExecutor(2) as threads:
+        receiving = threads.submit(WAYS[way], consumer)
+        wait_until(lambda: waiting(consumer) or receiving.done())
+        leaving = threads.submit(consumer.unsubscribe)
+        (asked,) = fake.wait(Kind.UNSUBSCRIBE)
+        topic.publish(b"c")
+        wait_until(lambda: [each.entry_id() for each in consumer._inner.dequeued_ids()] == [2])
+        wait_until(lambda: waiting(consumer) or receiving.done())
+        asked.peer.send(*reject_unsubscribe(asked.peer, asked.command))
+        with pytest.raises(ConsumerBusy):
+            leaving.result(10)
+        topic.publish(b"d")
+        assert receiving.result(10) == [b"a", b"b", b"c", b"d"]
 
 
 def test_receipt_waited_for_in_callback_refused(fake: FakeBroker, client: Client) -> None:
@@ -353,8 +478,9 @@ def test_receive_in_callback_refused(fake: FakeBroker, client: Client) -> None:
     assert consumer.stats().num_msgs_received == 2
 
 
-def test_batch_receive_interrupted_keeps_messages(
-    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["batch", "arrow"])
+def test_receive_interrupted_keeps_messages(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     FakeTopic(fake, b"a", b"b")
     consumer = client.subscribe("t", "s", batch_receive_policy=ConsumerBatchReceivePolicy(3, -1, -1))
@@ -366,7 +492,7 @@ def test_batch_receive_interrupted_keeps_messages(
     with monkeypatch.context() as patched:
         patched.setattr(sync_consumer.Wait, "wait", interrupted)
         with pytest.raises(Interrupted):
-            consumer.batch_receive()
+            WAYS[way](consumer)
     assert [consumer.receive(5000).data() for _ in range(2)] == [b"a", b"b"]
 
 
@@ -396,3 +522,39 @@ def test_close_silent_broker_ends_in_time(fake: FakeBroker, client: Client) -> N
     consumer = client.subscribe("t", "s")
     report = consumer.close(timeout=0.2)
     assert report.seconds < 3 and [each.topic for each in report.consumers] == ["persistent://public/default/t"]
+
+
+@pytest.mark.parametrize("closed", ["consumer", "client"])
+def test_close_limit_includes_running_listener(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    FakeTopic(fake, b"a")
+    called, may_end, left = threading.Event(), threading.Event(), list[float | None]()
+
+    def listener(_consumer: Consumer, _message: Message) -> None:
+        called.set()
+        may_end.wait(10)
+
+    consumer = client.subscribe("t", "s", message_listener=listener)
+    assert called.wait(10)
+    if closed == "consumer":
+        close_inline = consumer._inner.close_inline
+
+        def inline(limit: float | None) -> Any:
+            left.append(limit)
+            return close_inline(limit)
+
+        monkeypatch.setattr(consumer._inner, "close_inline", inline)
+        consumer.close(timeout=0.2)
+    else:
+        close = ClientCore.close
+
+        def of_client(core: ClientCore, limit: float | None) -> Any:
+            left.append(limit)
+            return close(core, limit)
+
+        monkeypatch.setattr(ClientCore, "close", of_client)
+        client.close(timeout=0.2)
+    may_end.set()
+    # The call took all the time there was.
+    assert left == [pytest.approx(0, abs=0.1)]

@@ -178,6 +178,12 @@ class AckGroupingTracker:
         if self.unacked is not None:
             self.unacked.add(key)
 
+    def _end_timeout(self, key: EntryKey) -> None:
+        if self.unacked is not None:
+            self.unacked.remove(key)
+        if self.late is not None:
+            self.late.remove(key)
+
     def catch_up(self) -> None:
         """Gather the fast path, and send the group when it is full. Called under the lock."""
         if len(self.group) >= self._group_size:
@@ -454,10 +460,7 @@ class AckGroupingTracker:
                 if left if known is None else left & known:
                     continue
                 self._nacks.remove(key)
-                if self.unacked is not None:
-                    self.unacked.remove(key)
-                if self.late is not None:
-                    self.late.remove(key)
+                self._end_timeout(key)
 
     async def answered(self, connection: Connection, request_id: int, frame: bytes) -> bool:
         """Send an acknowledgement and return True if it has its response; False when the broker closed the consumer."""
@@ -505,20 +508,30 @@ class AckGroupingTracker:
             self._context.note("negative_acks", 1)
             self._gather_fast_path()
             self._nacks.add(key, time.monotonic(), redelivery_count)
-            if self.unacked is not None:
-                self.unacked.remove(key)
-            if self.late is not None:
-                self.late.remove(key)
-            arm = not self._nack_timer_armed
-            self._nack_timer_armed = True
+            self._end_timeout(key)
+            # Without a connection it is armed by `resume_nacks`.
+            arm = not self._nack_timer_armed and self._context.connection() is not None
+            if arm:
+                self._nack_timer_armed = True
         if arm:
             self._context.engine.call(self._nack_timer)
+
+    def resume_nacks(self) -> None:
+        """Go on with negative acks that have waited for a connection, or the end of a seek. Called under the lock."""
+        if self._refused and not self._nack_timer_armed:
+            self._nack_timer_armed = True
+            # Not immediately: the lock it needs is held here.
+            self._context.call_later(0.0, self._nack_timer)
 
     def _nack_timer(self) -> None:
         now = time.monotonic()
         with self._lock:
+            if self._context.connection() is None:
+                # The next one is armed by `resume_nacks`.
+                self._nack_timer_armed = False
+                return
             self._gather_fast_path()
-            due = self._nacks.pop_due(now) if self._context.connection() is not None else []
+            due = self._nacks.pop_due(now)
             following = self._nacks.next_due() if self._context.is_alive() else None
             self._nack_timer_armed = following is not None
         if due:
@@ -586,7 +599,13 @@ class AckGroupingTracker:
         """Start again on a new attachment: from now on the broker reports what is acknowledged. Called under the
         lock.
         """
-        self.group.reattached()
+        self.resume_nacks()
+        by_entry = self._config.consumer_type in BY_ENTRY
+        self.group.reattached(by_entry=by_entry)
+        if by_entry and self._chunks.delivered:
+            self._chunks.redelivered(self._chunks.delivered)
+        if self.late is not None:
+            self.late.reattached()
         if self._dead_letter_router is not None:
             self._dead_letter_router.reattached()
 

@@ -193,7 +193,8 @@ class PartitionConsumer(Handler):
             self.engine,
             self.lock,
             connection=lambda: self.connection,
-            is_alive=lambda: self.is_alive,
+            # While it is closing, too: an unsubscribe may be rejected, and their timers go on then.
+            is_alive=lambda: not self.has_ended,
             check_usable=self.check_usable,
             call_later=self.call_later,
             note=self.note,
@@ -347,14 +348,13 @@ class PartitionConsumer(Handler):
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None:
         """Queue a delivery undecoded."""
         core = self.core
-        if core.is_outdated(message):
+        if not core.append(message, payload):
             with self.lock:
                 core.return_outdated(message, payload)
                 self.write_outgoing()
             if core.permits.on_demand:
                 self._on_arrival(self)
             return
-        core.append(message, payload)
         if core.is_held:
             with self.lock:
                 core.hand_back(latest_only=True)
@@ -366,11 +366,10 @@ class PartitionConsumer(Handler):
         """Queue several deliveries undecoded, as `on_message` does one by one."""
         core = self.core
         # A strict pause that begins meanwhile has the loop return what is queued to the broker, when this is done.
-        if core.is_held or core.may_be_outdated:
+        if core.is_held or not core.append_all(frames):
             for frame in frames:
                 self.on_message(frame.command.message, frame.payload, connection)
             return
-        core.append_all(frames)
         self._on_arrival(self)
 
     def on_active_change(self, is_active: bool) -> None:
@@ -412,6 +411,7 @@ class PartitionConsumer(Handler):
             self.is_seeking = False
             if self.is_alive:
                 self.acks.send()
+            self.acks.resume_nacks()
         self._seek_ended.set()
 
     async def ready_to_acknowledge(self, timeout: float) -> Connection:
@@ -544,7 +544,7 @@ class PartitionConsumer(Handler):
         No effect if the core has counted another number of `restarts` since they were dequeued.
         """
         with self.lock:
-            if not self.is_alive or restarts not in (None, self.core.restarts):
+            if self.has_ended or restarts not in (None, self.core.restarts):
                 return
             self.core.put_back(messages)
             if self._unacked is not None:
@@ -643,8 +643,15 @@ class PartitionConsumer(Handler):
 
     @property
     def is_alive(self) -> bool:
-        """True unless the consumer is closed or failed."""
+        """True unless the consumer is closing, closed or failed."""
         return self.state is State.READY or self.state is State.CONNECTING
+
+    @property
+    def has_ended(self) -> bool:
+        """True after the consumer was closed or has failed. One that is closing may go on: the broker rejects some
+        unsubscribes.
+        """
+        return self.state is State.CLOSED or self.state is State.FAILED
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
@@ -698,7 +705,9 @@ class PartitionConsumer(Handler):
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Request redelivery of entries, or of everything unacknowledged (None). Thread-safe."""
-        self.check_usable()
+        # When it is closing, too: its timers go on, as the broker may reject an unsubscribe.
+        if self.state is not State.CLOSING:
+            self.check_usable()
         if not self.topic.is_persistent:
             # Nothing can be redelivered: what is queued is all there is.
             return

@@ -22,7 +22,7 @@ from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.consumer.ack_receipts import Done, completing
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.handler import State
-from pulsar_native.engine.loop import wait_for_shared
+from pulsar_native.engine.loop import gather, wait_for_shared
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_native.message import Message, OutgoingMessage, copied_key
@@ -336,11 +336,17 @@ class DeadLetterRouter:
         key = (topic, message.schema_version_bytes())
         task = self._producers.get(key)
         if task is not None and task.done() and not _is_usable(task):
+            self._close_replaced(task)
             task = None
         if task is None:
             task = self._context.engine.spawn(self._open(*key))
             self._producers[key] = task
         return await wait_for_shared(task)
+
+    def _close_replaced(self, task: asyncio.Task[TopicProducer]) -> None:
+        """Close a producer that is not used any more, if there is one: its other partitions may be open."""
+        if (producer := _opened_by(task)) is not None:
+            self._spawn(_close(producer))
 
     async def _open(self, topic: str, version: bytes | None) -> TopicProducer:
         client = self._client
@@ -376,11 +382,13 @@ class DeadLetterRouter:
             await asyncio.wait(list(self._tasks), timeout=seconds)
 
     async def close(self, seconds: float) -> None:
-        """Wait up to `seconds` for copies in transit, and close the producers."""
+        """Wait for copies in transit, and close the producers, all within `seconds`."""
+        loop = self._context.engine.loop
+        deadline = loop.time() + seconds
         await self.drain(seconds)
         self._closed = True
-        for producer in self._opened():
-            await producer.close()
+        left = max(0.0, deadline - loop.time())
+        await gather(producer.close(left) for producer in self._opened())
 
     def abandon(self) -> None:
         """Close without a message to the broker."""
@@ -396,15 +404,28 @@ class DeadLetterRouter:
         self._producers.clear()
 
     def _opened(self) -> list[TopicProducer]:
-        tasks = self._producers.values()
-        return [task.result() for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
+        opened = [_opened_by(task) for task in self._producers.values()]
+        return [producer for producer in opened if producer is not None]
+
+
+def _opened_by(task: asyncio.Task[TopicProducer]) -> TopicProducer | None:
+    """Return the producer a task has created, None when there is none."""
+    return None if not task.done() or task.cancelled() or task.exception() is not None else task.result()
 
 
 def _is_usable(task: asyncio.Task[TopicProducer]) -> bool:
     """Return True if a producer exists and still works: one of a terminated topic, say, is created again."""
-    if task.cancelled() or task.exception() is not None:
-        return False
-    return all(child.state in (State.READY, State.CONNECTING) for child in task.result().children)
+    producer = _opened_by(task)
+    return producer is not None and all(child.state in (State.READY, State.CONNECTING) for child in producer.children)
+
+
+async def _close(producer: TopicProducer) -> None:
+    """Close a producer that may still be sending; when that is cancelled, without the broker's response."""
+    try:
+        # With a time limit a lost connection is waited for.
+        await producer.close(producer.client.config.operation_timeout_seconds)
+    finally:
+        producer.abandon()
 
 
 def _outgoing(message: Message, properties: dict[str, str], deliver_at: int | None) -> OutgoingMessage:

@@ -114,6 +114,8 @@ class MultiTopicsConsumer:
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
+        # True while all partitions are unsubscribed, of which the first to be closed are no end yet.
+        self._is_unsubscribing = False
         # Set with every arrival. On the loop.
         self._arrival = asyncio.Event()
         # Interceptors; the APIs pass arriving messages to them.
@@ -287,14 +289,18 @@ class MultiTopicsConsumer:
         if self.subscriptions.has_ended:
             raise AlreadyClosed("The consumer is closed")
         for child in self.children:
-            if child.state in (State.CLOSED, State.CLOSING, State.FAILED):
+            if self._has_ended(child):
                 raise child.failure or AlreadyClosed("The consumer is closed", topic=child.topic.full)
+
+    def _has_ended(self, child: PartitionConsumer) -> bool:
+        """Return True if a partition's end is the end of those who wait for messages."""
+        return child.state is State.FAILED if self._is_unsubscribing else child.has_ended
 
     def may_have_more(self) -> bool:
         """Return True if `dequeue` may return a message, or would raise."""
         if self._ring or self.subscriptions.has_ended:
             return True
-        return any(child.state in (State.CLOSED, State.FAILED) for child in self.children)
+        return any(map(self._has_ended, self.children))
 
     def _wake_first(self) -> None:
         try:
@@ -630,7 +636,12 @@ class MultiTopicsConsumer:
 
         After a failure the partitions whose subscription remains are consumed as before, and may be unsubscribed again.
         """
-        await self.subscriptions.unsubscribe(force=force)
+        self._is_unsubscribing = True
+        try:
+            await self.subscriptions.unsubscribe(force=force)
+        finally:
+            # Those that were closed are removed, or all are.
+            self._is_unsubscribing = False
         self.ended()
 
     async def close(self, timeout: float | None = None, *, counted: bool = False) -> tuple[ConsumerClose, ...]:

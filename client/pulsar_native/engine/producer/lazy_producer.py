@@ -12,15 +12,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
-from pulsar_native.exceptions import AlreadyClosed, PulsarException
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, UnknownError
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.send_op import Callback, SendCallback, SendOp, as_callback
 from pulsar_native.protocol.transaction import TransactionCore
+from pulsar_native.topic import TopicName
 
 
 class _Waiting(NamedTuple):
@@ -32,6 +34,12 @@ class _Waiting(NamedTuple):
     callback: Callback | None
     flush: bool
     flushed: Callable[[PulsarException | None], None] | None = None
+
+
+def _unforeseen(error: BaseException, topic: TopicName) -> UnknownError:
+    unforeseen = UnknownError(f"The producer cannot be created: {type(error).__name__}", topic=topic.full)
+    unforeseen.__cause__ = error
+    return unforeseen
 
 
 class LazyPartitionProducer(PartitionProducer):
@@ -147,11 +155,14 @@ class LazyPartitionProducer(PartitionProducer):
             if self.state is State.CLOSED:
                 raise AlreadyClosed("The producer was closed before it was created", topic=self.topic.full)
             await super().open()
-        except PulsarException as error:
+        except CALLBACK_ERRORS as error:
+            if cancels_task(error):
+                raise
             if self.state is State.FAILED:
                 # Not permanently: the next message tries again. Before the callbacks, which may send it.
                 self.state, self.failure = State.CONNECTING, None
-            self._fail_waiting(error)
+            # Any other error, too: the messages have no send time-out here.
+            self._fail_waiting(error if isinstance(error, PulsarException) else _unforeseen(error, self.topic))
             return
         self._pass_on()
 

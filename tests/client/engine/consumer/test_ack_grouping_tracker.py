@@ -26,6 +26,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol import redelivered
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
@@ -476,11 +477,45 @@ def test_nack_without_connection_waits_for_one(monkeypatch: pytest.MonkeyPatch) 
     connection, made.state.connection = made.state.connection, None
     clock.advance(2)
     made.state.run_timer()
-    # Due, so that it is looked at again soon.
-    assert made.redelivered == [] and made.timers() == [0.02]
+    made.tracker.negative_acknowledge(key(2))
+    # Due, and yet no timer runs while nothing can be sent.
+    assert made.redelivered == [] and made.timers() == []
     made.state.connection = connection
-    made.state.run_timer()
+    for _ in range(2):
+        with made.context.lock:
+            made.tracker.resume_nacks()
+    assert made.state.run_timer() == 0.0
     assert made.redelivered == [[key(1)]]
+    clock.advance(2)
+    made.state.run_timer()
+    assert made.redelivered == [[key(1)], [key(2)]]
+    with made.context.lock:
+        made.tracker.resume_nacks()
+    assert made.timers() == []
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(ConsumerType.Shared, 3), (ConsumerType.Failover, 5)])
+def test_reattached_entries_of_others_are_bounded(
+    kind: ConsumerType, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivered, "KEPT", 3)
+    made = Tracking(
+        consumer_type=kind,
+        unacked_messages_timeout_ms=2000,
+        ack_timeout_redelivery_backoff=MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000),
+    )
+    assert made.tracker.late is not None
+    for entry in range(5):
+        # The rest goes to another consumer, whenever the connection is lost.
+        made.tracker.add(key(entry), 0, 3)
+        made.chunks.delivered[key(10 + entry)] = (key(entry), key(10 + entry))
+        made.tracker.late.delivered(key(entry), 2)
+        with made.context.lock:
+            made.tracker.reattached()
+    known = [entry for entry in range(5) if made.tracker.group.partial(key(entry)) is not None]
+    assert known == list(range(5))[-kept:]
+    assert list(made.chunks.delivered) == [key(10 + entry) for entry in known]
+    assert not made.tracker.late._counts
 
 
 def test_nack_follows_ack_of_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.close import close, close_inline, unsubscribe
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
-from pulsar_native.enums import SubscriptionMode
+from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.stats import ConsumerClose
@@ -344,6 +344,44 @@ async def test_unsubscribe_unanswered_subscribes_again(
     assert child.state is State.READY and goodbye(fake) == [Kind.UNSUBSCRIBE, Kind.CLOSE_CONSUMER]
     await close(child)
     assert goodbye(fake) == [Kind.UNSUBSCRIBE, Kind.CLOSE_CONSUMER, Kind.CLOSE_CONSUMER]
+
+
+async def test_unsubscribe_pending_sends_negative_acks(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    options: dict[str, Any] = {"consumer_type": ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 100}
+    child = await partition(cores(fake.url), subscribed, **options)
+    child.negative_acknowledge(ENTRY)
+    asking = asyncio.create_task(unsubscribe(child, force=False))
+    # The broker may reject the request: then nothing but the timer would have it delivered again.
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    assert child.state is State.CLOSING
+    assert [place.entryId for place in seen.command.redeliverUnacknowledgedMessages.message_ids] == [0]
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+async def test_unsubscribe_refused_keeps_ack_timeout(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.answers[Kind.UNSUBSCRIBE] = swallow
+    options: dict[str, Any] = {"consumer_type": ConsumerType.Shared, "unacked_messages_timeout_ms": 10_000}
+    child = await partition(cores(fake.url, operation_timeout_seconds=60), subscribed, **options)
+    fake.peers[0].send(delivery(0, single_entry(b"x"), 5))
+    await until(lambda: child.queued_messages() == 1)
+    assert child.dequeue() is not None
+    clock = LoopClock(monkeypatch)
+    asking = asyncio.create_task(unsubscribe(child, force=False))
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.UNSUBSCRIBE)
+    # The timer is due while the request is on its way.
+    await clock.advance(3)
+    assert child.state is State.CLOSING and not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    seen.peer.send(failure(seen.command.unsubscribe.request_id, pb.ConsumerBusy))
+    with pytest.raises(PulsarException, match="as the test wants it"):
+        await asyncio.wait_for(asking, 10)
+    await clock.advance(12, steps=24)
+    (redelivered,) = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    assert [place.entryId for place in redelivered.command.redeliverUnacknowledgedMessages.message_ids] == [5]
 
 
 async def test_unsubscribe_refused_after_close_detaches(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:

@@ -322,6 +322,19 @@ async def test_acks_during_outage_sent_before_permits(fake: FakeBroker, cores: C
     assert [places(ack) for ack in acks(fake)] == [[(1, 3)]]
 
 
+@pytest.mark.asyncio
+async def test_nack_during_outage_requested_after_it(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    options = {"consumer_type": ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 1}
+    consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=100), **options)
+    (child,) = consumer.children
+    await asyncio.to_thread(fake.wait, Kind.FLOW)
+    fake.peers[0].close(reset=True)
+    await until(lambda: not consumer.is_connected)
+    child.negative_acknowledge(MessageId(-1, 1, 3))
+    await until(lambda: redelivers(fake))
+    assert [data.entryId for request in redelivers(fake) for data in request.message_ids] == [3]
+
+
 # --- redelivery -------------------------------------------------------------------------------------------------
 
 

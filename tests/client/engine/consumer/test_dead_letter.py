@@ -11,6 +11,7 @@ import pytest
 from pulsar_native.config import DeadLetterPolicy
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.handler import State
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import Message
@@ -32,6 +33,11 @@ SHARED: dict[str, Any] = {
     "acknowledgment_group_time_ms": 0,
     "dead_letter_policy": DeadLetterPolicy(max_redeliver_count=1, dead_letter_topic="dead"),
 }
+
+
+def unknown_schema(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+    answer = pb.CommandGetSchemaResponse(request_id=command.getSchema.request_id, error_code=pb.TopicNotFound)
+    return [frame(Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=answer)]
 
 
 def send_failure(command: pb.BaseCommand) -> bytes:
@@ -116,10 +122,10 @@ async def test_dead_letter_key_invalid_utf8_kept(fake: FakeBroker, cores: Cores,
     assert acknowledged(fake) == [(1, 3)]
 
 
-async def until_sent(fake: FakeBroker, consumer: MultiTopicsConsumer) -> None:
+async def until_sent(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int = 1) -> None:
     def sent() -> bool:
         assert consumer.dequeue() is None
-        return bool(fake.seen(Kind.SEND))
+        return len(fake.seen(Kind.SEND)) >= count
 
     await until(sent)
 
@@ -230,6 +236,53 @@ async def test_dead_letter_close_waits_for_copies(
     order = [seen.command.type for seen in fake.seen(Kind.ACK, Kind.CLOSE_CONSUMER, Kind.CLOSE_PRODUCER)]
     assert order == [Kind.ACK, Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER]
     assert not consumer.client.producers
+
+
+@pytest.mark.asyncio
+async def test_dead_letter_close_keeps_its_limit(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
+    consumer = await subscribed(cores(fake.url, operation_timeout_seconds=60), **SHARED)
+    # Two producers, one for each schema of the originals, and one copy that is never stored.
+    fake.answers[Kind.GET_SCHEMA] = unknown_schema
+    fake.answers[Kind.CLOSE_PRODUCER] = swallow
+    for number, fields in enumerate([{}, {"schema_version": b"1"}]):
+        fake.peers[-1].send(delivery(0, single_entry(b"x", **fields), number, redelivery_count=2))
+        await until_sent(fake, consumer, number + 1)
+    assert len(consumer.client.producers) == 2
+    await until(lambda: len(acknowledged(fake)) == 2)
+    fake.answers[Kind.SEND] = swallow
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=2))
+    await until_sent(fake, consumer, 3)
+    closing = asyncio.create_task(consumer.close(timeout=8))
+    await clock.advance(7)
+    assert not closing.done() and not fake.seen(Kind.CLOSE_PRODUCER)
+    await clock.advance(2)
+    await asyncio.wait_for(closing, 5)
+    await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER)
+    assert len(fake.seen(Kind.CLOSE_PRODUCER)) == 2 and not consumer.client.producers
+
+
+@pytest.mark.asyncio
+async def test_dead_letter_replaced_producer_is_closed(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.partitions["persistent://public/default/dead"] = 3
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    producers = consumer.client.producers
+    for number in range(3):
+        fake.peers[-1].send(delivery(0, single_entry(b"x"), number, redelivery_count=2))
+        await until_sent(fake, consumer, number + 1)
+        await until(lambda count=number: len(fake.seen(Kind.CLOSE_PRODUCER)) == 2 * count and len(producers) == 1)
+        await until(lambda count=number: len(acknowledged(fake)) == count + 1)
+        (producer,) = producers
+        child = producer.children[0]
+        error = pb.CommandSendError(
+            producer_id=child.core.producer_id, sequence_id=0, error=pb.TopicTerminatedError, message="no"
+        )
+        fake.peers[-1].send(frame(Kind.SEND_ERROR, send_error=error))
+        await until(lambda lost=child: lost.state is State.TERMINATED)
+    await consumer.close()
+    assert len(fake.seen(Kind.PRODUCER)) == 9 and not producers
 
 
 async def test_dead_letter_works_after_refused_unsubscribe(

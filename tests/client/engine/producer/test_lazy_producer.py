@@ -13,6 +13,7 @@ import pytest_asyncio
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.exceptions import (
     AlreadyClosed,
     MemoryBufferIsFull,
@@ -20,6 +21,7 @@ from pulsar_native.exceptions import (
     ProducerBusy,
     ProducerQueueIsFull,
     PulsarException,
+    UnknownError,
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema
@@ -160,6 +162,28 @@ async def test_lazy_producer_retries_after_refusal(lazy: Lazy) -> None:
         await lazy.answer(pb.ProducerBusy)
         assert await settled(*refused) == [ProducerBusy] * 2
         assert lazy.core.memory.used == 0 and not producer.children[1].is_started and producer.is_connected
+    taken = send(producer, b"z")
+    await lazy.answer()
+    assert await settled(taken) == [None] and lazy.sent() == [b"z"]
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, asyncio.CancelledError])
+async def test_lazy_producer_unforeseen_fails_waiting(
+    lazy: Lazy, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unforeseen(_producer: PartitionProducer, _connection: object) -> None:
+        raise kind("secret")
+
+    producer = await lazy.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionProducer, "attach", unforeseen)
+        (error, _), (other, _) = await asyncio.wait_for(
+            asyncio.gather(*(send(producer, payload) for payload in (b"x", b"y"))), 10
+        )
+    assert isinstance(error, UnknownError) and error is other and isinstance(error.__cause__, kind)
+    assert kind.__name__ in str(error) and "secret" not in str(error)
+    assert lazy.core.memory.used == 0 and not producer.children[1].is_started
+    # Not permanently.
     taken = send(producer, b"z")
     await lazy.answer()
     assert await settled(taken) == [None] and lazy.sent() == [b"z"]
