@@ -20,12 +20,15 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
+from airflow_provider_pulsar.cut_notes import cut_entries, cut_notes, push_cut
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
+from airflow_provider_pulsar.xcom import xcom_value
 from pulsar_native.jobs import secrets, validation
+from pulsar_native.jobs.consume_options import checked
 from pulsar_native.jobs.formats import format_of
 
 if TYPE_CHECKING:
@@ -34,25 +37,18 @@ if TYPE_CHECKING:
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import Message
-    from pulsar_native.jobs.batch import CutEntries
     from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
     from pulsar_native.jobs.part_files import PartLimits
 
-SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
-DECODERS = ("auto", "json", "text", "bytes")
-IF_EXISTS = ("fail", "overwrite", "append_part")
-ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
+# Options of the job that no template can change; decode and format have other defaults here.
+_PLAIN = (
+    *("subscription_type", "initial_position", "if_exists", "on_error", "max_errors"),
+    *("idle_seconds", "concurrency", "progress_seconds", "max_messages_per_file", "max_bytes_per_file"),
+)
 # Limit of each request for the creation time of a topic.
 _CREATED_SECONDS = 10
 FAILURE_KEY = "consume_failure"
 """The XCom of a failed try: what it had received, and whether anything was acknowledged."""
-CUT_KEY = "consume_cut_entries"
-"""The XCom that tells the next run which messages of batch entries, cut by `max_messages`, this run holds.
-
-Of earlier runs Airflow gives that of the highest logical date; those without one come first or last, by database, and
-of them that which stored last. So these have a key of their own, with `_undated`, and cleared ones another, with
-`_repeated`, of which all are read.
-"""
 
 
 class ConsumeBatchOperator(LineageMethods, BaseOperator):
@@ -261,12 +257,10 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
 
     def _check_plain(self) -> None:
         """Check everything that no template can change, when the DAG file is parsed."""
-        validation.choice("subscription_type", self.subscription_type, SUBSCRIPTION_TYPES)
-        validation.choice("initial_position", self.initial_position, ("earliest", "latest"))
-        validation.choice("if_exists", self.if_exists, IF_EXISTS)
-        validation.choice("on_error", self.on_error, ON_ERROR)
+        for name in _PLAIN:
+            setattr(self, name, checked(name, getattr(self, name)))
         if self.decode is not None:
-            validation.choice("decode", self.decode, DECODERS)
+            self.decode = checked("decode", self.decode)
         self._format()
         self._check_output()
         if isinstance(self.private_keys, Mapping):
@@ -277,19 +271,12 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             if function is not None and not callable(function):
                 validation.refuse(f"{name} must be callable")
             validation.no_generator(name, function)
-        validation.number("idle_seconds", self.idle_seconds, 0.1)
         validation.number("inline_limit_bytes", self.inline_limit_bytes, 1)
-        validation.number("progress_seconds", self.progress_seconds, 0.1)
-        validation.number("concurrency", self.concurrency, 1)
         validation.number("max_redeliver_count", self.max_redeliver_count, 1)
         validation.number("retry_delay_seconds", self.retry_delay_seconds, 0)
-        if self.max_errors is not None:
-            validation.number("max_errors", self.max_errors, 0)
         for name in ("max_messages_per_file", "max_bytes_per_file"):
-            if getattr(self, name) is not None:
-                setattr(self, name, validation.whole(name, getattr(self, name)))
-                if self.path is None:
-                    validation.refuse(f"{name} needs a path")
+            if getattr(self, name) is not None and self.path is None:
+                validation.refuse(f"{name} needs a path")
 
     def _keys(self) -> dict[str, str]:
         """Return the paths of private keys; raises for a key itself, and for dead letters of decrypted messages."""
@@ -298,7 +285,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
             validation.refuse(
                 "private_keys must be paths of files, not keys: Airflow stores and shows a task's arguments"
             )
-        if keys and (self.on_error.lower().endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
+        if keys and (self.on_error.endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
             validation.refuse("private_keys exclude dead-letter and retry topics: nothing would be encrypted there")
         return keys
 
@@ -319,26 +306,18 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 validation.refuse("decode= is for JSONL: Parquet holds payloads as they were published; leave it out")
             if self.process_message is not None:
                 validation.refuse("process_message= is for JSONL and inline: for Parquet no message is made")
-            if self.on_error.lower() != "fail":
+            if self.on_error != "fail":
                 validation.refuse("on_error= is for JSONL and inline: for Parquet nothing is decoded that could fail")
         return chosen
 
     def _topics(self, hook: PulsarHook) -> list[str]:
-        from pulsar_native.topic import TopicName
-
+        """Return the names that the job checks."""
         if self.topic_pattern is not None:
             return []
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
             validation.refuse("topic must be a name or a list of names")
-        parsed = [TopicName.parse(hook.topic_name(validation.text("topic", name))) for name in given]
-        names = [each.full for each in parsed]
-        if len(set(names)) < len(names):
-            validation.refuse("topic names the same topic twice")
-        for each in parsed:
-            if each.is_partition and each.base.full in names:
-                validation.refuse(f"topic names {each.base.full} and its partition {each.full}")
-        return names
+        return [hook.topic_name(validation.text("topic", name)) for name in given]
 
     def _pattern(self) -> re.Pattern[str] | None:
         if self.topic_pattern is None:
@@ -365,7 +344,6 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         from pulsar_native.jobs.dead_letters import DeadLetterOptions
 
         self._given.check(self)
-        validation.text("subscription", self.subscription)
         if self.path is not None:
             validation.text("path", self.path)
         for name in ("dead_letter_topic", "retry_letter_topic"):
@@ -377,8 +355,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
         )
         identity = TaskIdentity.of(context)
         cluster = cluster_uri(hook.service_url())
-        on_error = self.on_error.lower()
-        if on_error == "retry_letter" and self.topic_pattern is not None and not self.retry_letter_topic:
+        if self.on_error == "retry_letter" and self.topic_pattern is not None and not self.retry_letter_topic:
             validation.refuse("on_error='retry_letter' with a pattern needs retry_letter_topic: one for all topics")
         deployment = deployment_id(hook.deployment_id())
         return ConsumeSettings(
@@ -393,17 +370,17 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 "deployment_id": deployment,
             },
             cluster=cluster,
-            subscription_type=self.subscription_type.lower(),
-            initial_position=self.initial_position.lower(),
+            subscription_type=self.subscription_type,
+            initial_position=self.initial_position,
             limits=limits,
             until_end=self.until_end,
             idle_seconds=self.idle_seconds,
-            decode=(self.decode or "auto").lower(),
+            decode=self.decode or "auto",
             path=self.path,
             format=self._format(),
-            if_exists=self.if_exists.lower(),
+            if_exists=self.if_exists,
             parts=self._parts(),
-            on_error=on_error,
+            on_error=self.on_error,
             max_errors=self.max_errors,
             dead_letters=DeadLetterOptions(
                 self.subscription,
@@ -413,7 +390,7 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 retry_delay_seconds=self.retry_delay_seconds,
                 initial_subscription_name=self.initial_subscription_name,
             ),
-            reads_retry_letters=on_error == "retry_letter" or bool(self.retry_letter_topic),
+            reads_retry_letters=self.on_error == "retry_letter" or bool(self.retry_letter_topic),
             create_topic=self.create_topic,
             allow_empty_pattern=self.allow_empty_pattern,
             process_once=self.process_once,
@@ -444,12 +421,13 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 TaskState(context, "consumed"),
                 self.log,
                 callbacks,
-                cut=_cut_entries(_cut_notes(context), settings),
+                cut=cut_entries(cut_notes(context), settings),
             )
             manifest = self._run(job, context)
-            _push_cut(context, job)
+            push_cut(context, job)
             self._lineage.succeed(self, context, hook, manifest, read=manifest["topics"])
-            return manifest
+            result: dict[str, Any] = xcom_value(manifest)
+            return result
 
     def _run(self, job: ConsumeJob, context: Context) -> dict[str, Any]:
         from pulsar_native import PulsarException
@@ -582,40 +560,3 @@ def _bound(argument: str, function: Callable[..., Any], name: str, context: Cont
     if positional is not None:
         return lambda value: function(value, **more)
     return lambda value: function(**{name: value}, **more)
-
-
-def _cut_notes(context: Context) -> list[Any]:
-    """Return the notes of earlier runs of this task on partly consumed entries, the latest among them."""
-    ti: Any = context["ti"]
-    pull = getattr(ti, "xcom_pull", None)
-    if pull is None:
-        return []
-    of_last = [
-        pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index, include_prior_dates=True)
-        for key in (CUT_KEY, f"{CUT_KEY}_undated")
-    ]
-    repeated = pull(task_ids=ti.task_id, key=_repeated_cut_key(ti.map_index), include_prior_dates=True)
-    return [*of_last, *(repeated if isinstance(repeated, list) else [repeated])]
-
-
-def _repeated_cut_key(map_index: int | None) -> str:
-    # Airflow gives those of all mapped tasks.
-    return f"{CUT_KEY}_repeated" + ("" if map_index in (None, -1) else f"_{map_index}")
-
-
-def _cut_entries(notes: Sequence[object], settings: ConsumeSettings) -> CutEntries:
-    from pulsar_native.jobs.batch import CutEntries
-
-    return CutEntries(notes, [str(settings.cluster), settings.subscription])
-
-
-def _push_cut(context: Context, job: ConsumeJob) -> None:
-    """Tell later runs which entries this run holds in part."""
-    if not job.cut:
-        return
-    ti, run, key = context["ti"], context.get("dag_run"), CUT_KEY
-    if job.is_repeated:
-        key = _repeated_cut_key(ti.map_index)
-    elif run is not None and run.logical_date is None:
-        key = f"{CUT_KEY}_undated"
-    ti.xcom_push(key=key, value=job.cut)

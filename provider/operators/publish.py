@@ -33,7 +33,8 @@ from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import secrets, validation
-from pulsar_native.jobs.publishing import COMPRESSIONS, PublishIncomplete, PublishJob, PublishOptions, Surroundings
+from pulsar_native.jobs.publish_options import checked
+from pulsar_native.jobs.publishing import PublishIncomplete, PublishJob, PublishOptions, Surroundings
 from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, format_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native.jobs.codecs import Codec
 
-SCHEMAS = ("string", "json", "avro")
+# Options of the job that no template can change.
+_PLAIN = (
+    *("schema", "compression", "batching_max_messages", "batching_max_bytes", "deduplicate"),
+    *("retention_minutes", "retention_mb", "send_timeout_seconds", "progress_seconds"),
+)
 FAILURE_KEY = "publish_failure"
 STATE_KEY = "published"
 # Airflow's exceptions for another outcome than failed: raised by the author, they pass unchanged.
@@ -204,7 +209,7 @@ class PublishOperator(LineageMethods, BaseOperator):
         self.encryption_keys = encryption_keys
         self.deduplicate = deduplicate
         self.identity = identity
-        self.on_changed = on_changed
+        self.on_changed: str = on_changed
         self.create_subscription = create_subscription
         self.retention_minutes = retention_minutes
         self.retention_mb = retention_mb
@@ -233,15 +238,6 @@ class PublishOperator(LineageMethods, BaseOperator):
         if self.schema not in ("json", "avro") and self.schema_definition is not None:
             validation.refuse("schema_definition belongs to schema='json' or schema='avro'")
         self._check_fields()
-        validation.number("send_timeout_seconds", self.send_timeout_seconds, 0.1)
-        validation.number("progress_seconds", self.progress_seconds, 0.1)
-        validation.number("batching_max_messages", self.batching_max_messages, 1)
-        validation.number("batching_max_bytes", self.batching_max_bytes, 1)
-        for name, value in (("retention_minutes", self.retention_minutes), ("retention_mb", self.retention_mb)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value == 0):
-                validation.refuse(f"{name} must be a whole number from 1, or -1 for no limit, not {value!r}")
-            if value is not None:
-                validation.number(name, value, -1)
 
     def _check_fields(self) -> None:
         if self.envelope and (self.key_field or self.event_time_field or self.property_fields):
@@ -265,14 +261,11 @@ class PublishOperator(LineageMethods, BaseOperator):
         return keys
 
     def _check_choices(self) -> None:
-        if self.schema is not None:
-            validation.choice("schema", self.schema, SCHEMAS)
-        validation.choice("compression", self.compression, COMPRESSIONS)
-        validation.choice("on_changed", self.on_changed, ("fail", "republish"))
-        if self.deduplicate != "auto" and not isinstance(self.deduplicate, bool):
-            validation.refuse(f"deduplicate must be True, False or 'auto', not {self.deduplicate!r}")
+        for name in _PLAIN:
+            setattr(self, name, checked(name, getattr(self, name)))
+        self.on_changed = validation.choice("on_changed", self.on_changed, ("fail", "republish"))
         if self.file_format is not None:
-            validation.choice("file_format", self.file_format, FILE_FORMATS)
+            self.file_format = validation.choice("file_format", self.file_format, FILE_FORMATS)
             if self.file is None:
                 validation.refuse("file_format belongs to file")
 
@@ -328,8 +321,6 @@ class PublishOperator(LineageMethods, BaseOperator):
 
         task = TaskIdentity.of(context)
         properties, name = task.as_properties(), None
-        if self.create_subscription is not None:
-            validation.text("create_subscription", self.create_subscription)
         # A native template may render to a number, also to 0.
         identity = "" if self.identity is None else str(self.identity)
         if self.deduplicate is not False and is_persistent:

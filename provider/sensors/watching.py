@@ -61,6 +61,7 @@ class WatchingSensor(BaseSensorOperator):
         mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
+    :param exponential_backoff: as in every sensor, but not with `deferrable`: the triggerer looks at even intervals.
     """
 
     ui_color = "#d5e8fb"
@@ -89,6 +90,11 @@ class WatchingSensor(BaseSensorOperator):
         self._deadline: float | None = None
         if start_from_trigger and not deferrable:
             validation.refuse("start_from_trigger=True needs deferrable=True: the triggerer takes the task over")
+        if self.exponential_backoff and deferrable:
+            validation.refuse(
+                "exponential_backoff=True does not go with deferrable=True: the triggerer looks every poke_interval "
+                "seconds. Leave it out, or give deferrable=False"
+            )
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.cli import filters, records
 from pulsar_native.cli.errors import ConditionNotMet, UsageError
-from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch import BatchLimits, CutEntries
 from pulsar_native.jobs.batch_output import IF_EXISTS
+from pulsar_native.jobs.consume_options import INITIAL_POSITIONS, SUBSCRIPTION_TYPES
 from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
 from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import counted
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pulsar_native.cli.main import Command
     from pulsar_native.jobs.message_filter import MessageFilter
 
-TYPES = ("exclusive", "shared", "failover", "key_shared")
 ON_ERROR = ("fail", "skip", "dead_letter")
 EXAMPLES = """\
 examples:
@@ -47,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("topics", metavar="TOPIC", nargs="+")
     add("-s", "--subscription", metavar="NAME", required=True, help="made where it does not exist")
-    add("--type", choices=TYPES, default="exclusive", dest="subscription_type")
-    add("--from", choices=("earliest", "latest"), default="earliest", dest="initial_position",
+    add("--type", choices=SUBSCRIPTION_TYPES, default="exclusive", dest="subscription_type")
+    add("--from", choices=INITIAL_POSITIONS, default="earliest", dest="initial_position",
         help="where a new subscription begins (default earliest)")  # fmt: skip
     group = parser.add_argument_group("end of the batch (default: the end the topics have at the start)")
     add = group.add_argument
@@ -155,15 +154,10 @@ def _settings(command: Command, match: MessageFilter) -> ConsumeSettings:
 
 def _parts(options: argparse.Namespace) -> PartLimits | None:
     found = PartLimits(options.max_messages_per_file, options.max_bytes_per_file)
-    if any(limit is not None and limit < 1 for limit in (found.messages, found.size)):
-        raise UsageError("--max-messages-per-file and --max-bytes-per-file must be at least 1")
     return None if found == PartLimits() else found
 
 
 def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> None:
-    if not options.subscription.strip():
-        raise UsageError("--subscription must not be blank")
-    validation.number("--idle-seconds", options.idle_seconds, 0.1)
     if options.wait and options.max_messages is options.max_bytes is options.max_seconds is None:
         raise UsageError("--wait needs --max-messages, --max-bytes or --max-seconds; to follow a topic: tail --follow")
     if not match.is_empty and options.unmatched is None:

@@ -189,11 +189,23 @@ def _failed(console: Console, error: Exception) -> ExitCode:
     return ExitCode.PERMANENT if _is_permanent(error) else ExitCode.FAILED
 
 
-# Arguments of jobs that errors and warnings name, as they are spelled here; empty where there is no option for them.
+# Advice of jobs, as it is for this program; empty where it has no option. Each is a text of `pulsar_native.jobs`.
 _SPELLINGS = {
     "deduplicate=True, but ": "",
     "pass deduplicate='auto'": "pass --allow-duplicates",
+    "; or accept that with deduplicate=False": "",
     "on_changed='republish'": "--on-changed republish",
+    "a list, a table, a file, or a callable) or another identity, or start a new run": "files) or another --identity",
+    "this run was published before, and was then deleted and made again, or its state was removed "
+    "([state_store] clear_on_success, or by hand): if its messages are to stay as they are, mark the task as a "
+    "success. Or another Airflow, or another task, publishes under the same deployment_id and identity: give each its "
+    "own": "the messages were published before, and the file of --state was removed since: if they are to stay as they "
+    "are, nothing is left to do. Or another program publishes under the same --identity: give each its own",
+    "Another Airflow or task publishes under the same deployment_id and identity: give each its own": "Another program "
+    "publishes under the same --identity: give each its own",
+    "A retry or clearing this run would": "A repetition would",
+    "publish them by another run, or with deduplicate=False": "publish them under another --identity",
+    "the task's stored state 'consumed', and clear the task": "run this again",
     "if_exists='append_part' or 'overwrite'": "--if-exists append_part or overwrite",
     "on_error='skip', 'dead_letter' or 'retry_letter'": "--on-error skip or dead_letter",
     "; create_topic=True makes it": "",
@@ -201,21 +213,32 @@ _SPELLINGS = {
     ", retention_minutes=… for readers and loads": "",
     "choose subscription_type='Shared'": "choose --type shared",
     "receive with client.subscribe()": "follow it with tail -n 0 --follow",
-    "send_timeout_seconds": "--send-timeout",
+    "within send_timeout_seconds": "within --send-timeout",
     "give file_format, ": "give --input-format, ",
     "file_format='json'": "--input-format json",
     "file_format='jsonl'": "--input-format jsonl",
     "with envelope=True": "with --envelope",
-    "max_messages must": "--max-messages must",
-    "max_bytes must": "--max-bytes must",
-    "max_seconds must": "--max-seconds must",
+}
+# Arguments of jobs whose values are checked there, with their options.
+_CHECKED = {
+    "max_messages": "--max-messages",
+    "max_bytes": "--max-bytes",
+    "max_seconds": "--max-seconds",
+    "idle_seconds": "--idle-seconds",
+    "max_messages_per_file": "--max-messages-per-file",
+    "max_bytes_per_file": "--max-bytes-per-file",
+    "subscription": "--subscription",
+    "create_subscription": "--create-subscription",
+    "send_timeout_seconds": "--send-timeout",
 }
 
 
 def _spelled(text: str) -> str:
+    """Return a text of a job with the options of this program for its arguments."""
     for theirs, ours in _SPELLINGS.items():
         text = text.replace(theirs, ours)
-    return text
+    name, must, rest = text.partition(" must be ")
+    return f"{_CHECKED.get(name, name)}{must}{rest}"
 
 
 class _JobConsole(Console):

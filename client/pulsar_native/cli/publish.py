@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import io
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -15,7 +14,8 @@ from pulsar_native.cli.errors import UsageError
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import counted
 from pulsar_native.jobs.file_state import FileState, MemoryState
-from pulsar_native.jobs.publishing import COMPRESSIONS, PublishIncomplete, PublishJob, PublishOptions, Surroundings
+from pulsar_native.jobs.publish_options import COMPRESSIONS, SCHEMAS
+from pulsar_native.jobs.publishing import PublishIncomplete, PublishJob, PublishOptions, Surroundings
 from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, format_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="field of the value that becomes a property; repeatable")  # fmt: skip
     add("--envelope", action="store_true", help="each message is an object with value, and optionally key, properties, "
         "event_time, ordering_key, deliver_at")  # fmt: skip
-    add("--schema", choices=("string", "json", "avro"), help="schema to register")
+    add("--schema", choices=SCHEMAS, help="schema to register")
     add("--schema-file", metavar="FILE", help="record definition of the schema json or avro, in Avro's JSON")
     group = parser.add_argument_group("delivery")
     add = group.add_argument
@@ -82,6 +82,7 @@ def run(command: Command) -> None:
     """Publish; raises `UsageError`, `PublishIncomplete` and errors of the client."""
     options = command.options
     _check(options)
+    job_options = _job_options(command)
     source, codec, mapping = _source(options, command.stdin), _codec(options), _mapping(options)
     with contextlib.ExitStack() as stack:
         state: FileState | MemoryState = MemoryState()
@@ -90,7 +91,7 @@ def run(command: Command) -> None:
             stack.enter_context(state.lock())
         results: list[dict[str, Any]] = []
         around = Surroundings(state, command.console, lambda: False, results.append)
-        job = PublishJob(_job_options(command), codec, mapping, source, None, around)
+        job = PublishJob(job_options, codec, mapping, source, None, around)
         job.check()
         client = stack.enter_context(command.client())
         admin = command.connection.admin()
@@ -128,8 +129,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("with --envelope event time and properties are in the envelope, not in fields")
     if (options.schema in ("json", "avro")) != (options.schema_file is not None):
         raise UsageError("--schema json and --schema avro need --schema-file, and only they")
-    if not 0 < options.send_timeout < math.inf:
-        raise UsageError("--send-timeout must be a finite number of more than 0 seconds")
 
 
 def _check_without_files(options: argparse.Namespace) -> None:

@@ -33,8 +33,9 @@ examples:
   python -m pulsar_native peek orders -n 5 --subscription reports      # the next 5 that reports will receive
 """
 _SLICE_MS = 200
-# Messages read before the distance from the end is doubled.
 _QUEUE = 500
+# First distance in time from the last ledger.
+_FIRST_MS = 10
 
 
 def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +184,7 @@ class _Reading:
     def _last(self, client: Client, name: str, wanted: int) -> tuple[list[Message], MessageId]:
         """Return the last matching messages of a partition in order, and the id of its last message.
 
-        Reads from ever earlier entries until there are enough, since entries hold any number of messages.
+        Reads backwards, range by range, until there are enough, since entries hold any number of messages.
         """
         from pulsar_native import MessageId
 
@@ -191,16 +192,49 @@ class _Reading:
             last = reader.get_last_message_id()
         if last.entry_id() < 0:
             return [], MessageId.earliest
+        found: list[Message] = []
+        end: tuple[int, int, int] | None = None
+        for start in self._starts(client, name, last, wanted):
+            # What is behind `end` was read before.
+            newest: collections.deque[Message] = collections.deque(maxlen=wanted - len(found))
+            first = end
+            for message in self._to_end(client, name, start, last):
+                here = _place(message.message_id())
+                if end is not None and here >= end:
+                    break
+                first = here if first is None else min(first, here)
+                if self._match.matches(message):
+                    newest.append(message)
+            end = first
+            found = [*newest, *found]
+            if len(found) == wanted:
+                break
+        return found, last
+
+    def _starts(self, client: Client, name: str, last: MessageId, wanted: int) -> Iterator[MessageId | int]:
+        """Yield ever earlier positions, the last one at the first message of the partition.
+
+        Positions of entries within the last ledger, and times before it: ids of earlier ledgers are not known, and the
+        first of a ledger that a broker has just begun must not mean all messages of the topic.
+        """
+        from pulsar_native import MessageId
+
         distance = wanted - 1
-        while True:
-            first = last.entry_id() - distance
-            start = MessageId.earliest if first < 0 else MessageId(-1, last.ledger_id(), first, -1)
-            found = collections.deque(
-                (each for each in self._to_end(client, name, start, last) if self._match.matches(each)), wanted
-            )
-            if len(found) == wanted or first < 0:
-                return list(found), last
+        while distance < last.entry_id():
+            yield MessageId(-1, last.ledger_id(), last.entry_id() - distance, -1)
             distance = max(1, distance) * 4
+        begin = MessageId(-1, last.ledger_id(), 0, -1)
+        yield begin
+        oldest = next(self._to_end(client, name, MessageId.earliest, last), None)
+        if oldest is None or oldest.message_id().ledger_id() == last.ledger_id():
+            return
+        newer = next(self._to_end(client, name, begin, last), None)
+        distance = _FIRST_MS
+        # Where the clocks of producers differ, the last range is only larger than needed.
+        while newer is not None and oldest.publish_timestamp() < newer.publish_timestamp() - distance:
+            yield newer.publish_timestamp() - distance
+            distance *= 8
+        yield MessageId.earliest
 
     def _to_end(
         self, client: Client, name: str, start: MessageId | int, end: MessageId | None = None

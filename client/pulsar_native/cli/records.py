@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.cli.errors import UsageError
 from pulsar_native.jobs.batch import record_of
+from pulsar_native.jobs.consume_options import DECODERS
 from pulsar_native.jobs.output import json_line
 
 if TYPE_CHECKING:
     from pulsar_native import Message
 
-DECODERS = ("auto", "json", "text", "bytes")
 FORMATS = ("jsonl", "value")
 _ESCAPED = re.compile(r"()\\(x[0-9a-fA-F]{2}|.)|([^\\]+)", re.DOTALL)
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)

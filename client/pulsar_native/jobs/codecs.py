@@ -16,6 +16,7 @@ from uuid import UUID
 from pulsar_native import Message
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.json_values import json_safe
+from pulsar_native.jobs.publish_options import checked
 from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
@@ -53,6 +54,7 @@ class Codec:
     """Encoder of values by a schema's name and definition; `to_register` is the topic's schema, or None."""
 
     def __init__(self, schema: str | None, definition: Mapping[str, Any] | None, *, from_texts: bool = False) -> None:
+        schema = checked("schema", schema)
         self.to_register: EncodedBytes | None = None
         self.description = json.dumps([schema, definition], sort_keys=True, default=str)
         try:

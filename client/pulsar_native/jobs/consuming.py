@@ -24,6 +24,7 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import completed
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
+from pulsar_native.jobs.consume_options import CHECKED, checked
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
 from pulsar_native.jobs.failures import JobRefused, reason_of
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter
@@ -63,8 +64,10 @@ class TopicRecreated(JobRefused):
 
 @dataclass(frozen=True)
 class ConsumeSettings:
-    """Options of a consume job: topics, subscription, limits and output. All values are checked; topics that are not
-    persistent raise ValueError.
+    """Options of a consume job: topics, subscription, limits and output. Raises ValueError naming a wrong one.
+
+    Names of topics become whole ones, and choices lower case. Topics that are not persistent are refused, and so is
+    the same topic twice.
 
     `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
     `cluster` identifies the cluster of the client: message ids of a batch hold there only.
@@ -103,13 +106,15 @@ class ConsumeSettings:
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        from pulsar_native.topic import TopicName
-
-        for topic in self.topics:
-            name = TopicName.parse(topic)
-            if not name.is_persistent:
-                validation.refuse(f"topic {name.full} is not persistent: {_NOT_STORED}")
-        if self.pattern is not None and self.pattern.pattern.startswith("non-persistent:"):
+        validation.text("subscription", self.subscription)
+        for name in CHECKED:
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
+        if self.parts is not None:
+            checked("max_messages_per_file", self.parts.messages)
+            checked("max_bytes_per_file", self.parts.size)
+        if self.pattern is None:
+            object.__setattr__(self, "topics", _checked_topics(self.topics))
+        elif self.pattern.pattern.startswith("non-persistent:"):
             validation.refuse(f"topics of {self.pattern.pattern!r} are not persistent: {_NOT_STORED}")
 
     @property
@@ -247,7 +252,7 @@ class ConsumeJob:
             if beside is None and note is not None and note["asked"] == settings.path:
                 output.path = note["manifest"]["path"]
             note = beside or note
-        if note is None or (note["source"], note["manifest"]["subscription"]) != (
+        if note is None or (_whole_names(note["source"]), note["manifest"]["subscription"]) != (
             settings.source,
             settings.subscription,
         ):
@@ -667,7 +672,7 @@ class ConsumeJob:
             self._log.warning(
                 "There is no message in %s, and %s has never acknowledged one. A broker without retention removes "
                 "messages that no subscription waits for: what was published before this subscription was made may be "
-                "gone. Make the subscription first (run this task once), or set a retention policy on the namespace",
+                "gone. Make the subscription first (run this once), or set a retention policy on the namespace",
                 self._settings.source, self._settings.subscription,
             )  # fmt: skip
 
@@ -706,6 +711,31 @@ class ConsumeJob:
             self._settings.source, doing, f"{batch.count:,}", batch.bytes / 1e6, f"{batch.count / seconds:,.0f}",
             f", stopped by {batch.stop_reason}" if batch.stop_reason else "",
         )  # fmt: skip
+
+
+def _checked_topics(topics: object) -> list[str]:
+    """Return the whole names of topics; raises ValueError."""
+    from pulsar_native.topic import TopicName
+
+    if isinstance(topics, str) or not isinstance(topics, Sequence) or not topics:
+        validation.refuse("topics must be a list of names, or a pattern in their place")
+    parsed = [TopicName.parse(validation.text("topic", topic)) for topic in topics]
+    names = [each.full for each in parsed]
+    if len(set(names)) < len(names):
+        validation.refuse("topic names the same topic twice")
+    for each in parsed:
+        if not each.is_persistent:
+            validation.refuse(f"topic {each.full} is not persistent: {_NOT_STORED}")
+        if each.is_partition and each.base.full in names:
+            validation.refuse(f"topic names {each.base.full} and its partition {each.full}")
+    return names
+
+
+def _whole_names(source: list[str] | str) -> list[str] | str:
+    """Return the source of a record, which has short names of topics where an earlier version stored it."""
+    from pulsar_native.topic import TopicName
+
+    return source if isinstance(source, str) else [TopicName.parse(topic).full for topic in source]
 
 
 def _kept(note: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from pulsar_native.jobs.publication import (
     new_record,
     shown_ids,
 )
+from pulsar_native.jobs.publish_options import CHECKED, checked
 from pulsar_native.jobs.publish_result import PublishResult
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.interfaces import JobLog, JobState
     from pulsar_native.jobs.sources import MessageMapping, MessageParts, Source
 
-COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
 # Limit of the wait for the broker to drop the producer of the try before.
 _BUSY_SECONDS = 30.0
 _PENDING = 20_000
@@ -52,7 +52,10 @@ _REMEDY = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishOptions:
-    """Options of a publication, checked by the caller; names, units and defaults are those of `PublishOperator`."""
+    """Options of a publication; names, units and defaults are those of `PublishOperator`.
+
+    Choices become lower case. Raises ValueError naming a wrong option.
+    """
 
     topic: str
     schema: str | None = None
@@ -72,6 +75,10 @@ class PublishOptions:
     producer_name: str | None = None
     identity: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in CHECKED:
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
 
 
 class PublishIncomplete(Exception):
@@ -340,7 +347,7 @@ class _Attempt:
                     producer_name=self.producer_name,
                     schema=self._job._codec.to_register,
                     send_timeout_millis=round(options.send_timeout_seconds * 1000),
-                    compression_type=kinds[options.compression.lower()],
+                    compression_type=kinds[options.compression],
                     # The client has one or the other.
                     batching_enabled=options.batching and not options.chunking,
                     chunking_enabled=options.chunking,

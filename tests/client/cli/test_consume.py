@@ -19,7 +19,8 @@ from support.cli import run
         (["--run", "a"], "--run needs --output"),
         (["--json"], "--json needs --output"),
         (["--max-messages-per-file", "5"], "--max-messages-per-file needs --output"),
-        (["-o", "x", "--max-bytes-per-file", "0"], "must be at least 1"),
+        (["-o", "x", "--max-messages-per-file", "0"], "--max-messages-per-file must be a whole number of at least 1"),
+        (["-o", "x", "--max-bytes-per-file", "0"], "error: --max-bytes-per-file must be a whole number of at least 1"),
         (["--output-format", "jsonl"], "--output-format needs --output"),
         (["-o", "x", "--as", "value"], "are for standard output"),
         (["-o", "x.parquet", "--key", "a", "--unmatched", "keep"], "Parquet has all messages"),
@@ -45,4 +46,19 @@ def test_consume_non_persistent_topic_exits_with_2() -> None:
 
 def test_consume_blank_subscription_exits_with_2() -> None:
     found = run("consume", "t", "-s", " ")
-    assert (found.code, found.err) == (2, "error: --subscription must not be blank\n")
+    assert (found.code, found.err) == (2, "error: --subscription must be a text that is not blank, not ' '\n")
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ("persistent://public/default/t", "topic names the same topic twice"),
+        ("t-partition-1", "topic names persistent://public/default/t and its partition .*/t-partition-1"),
+    ],
+    ids=["same", "partition"],
+)
+def test_consume_topic_twice_exits_with_2(second: str, words: str) -> None:
+    # Port 1 refuses connections: two consumers of one subscription would wait for each other.
+    found = run("consume", "t", second, "-s", "s", "--url", "pulsar://127.0.0.1:1")
+    assert found.code == 2
+    assert re.search(words, found.err), found.err

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import dataclasses
 import errno
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +17,15 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import __version__
+from pulsar_native import __version__, jobs
 from pulsar_native.cli import main as module
 from pulsar_native.cli.errors import ConditionNotMet, ExitCode, UsageError
 from pulsar_native.cli.main import COMMANDS, main, parser
 from pulsar_native.exceptions import AuthenticationError, ConnectError, SubscriptionNotFound, TopicNotFound
 from pulsar_native.jobs import topic_setup
-from pulsar_native.jobs.publishing import PublishIncomplete
+from pulsar_native.jobs.consuming import ConsumeSettings
+from pulsar_native.jobs.deduplication import Deduplication
+from pulsar_native.jobs.publishing import PublishIncomplete, PublishOptions
 from support.cli import run
 
 
@@ -126,6 +132,55 @@ def test_warning_of_a_job_names_options(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("pulsar_native.cli.check.run", warn)
     text = "Give --create-subscription NAME for a consumer that comes later, or set the retention of the namespace\n"
     assert run("check").err.endswith(text)
+
+
+def _texts_of_jobs() -> str:
+    """Return the texts in the source of the jobs, a line each, with {} for what is put into them."""
+
+    def text_of(node: ast.AST) -> str:
+        if isinstance(node, ast.JoinedStr):
+            return "".join(map(text_of, node.values))
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "{}"
+
+    folder = Path(jobs.__file__).parent
+    return "\n".join(
+        text_of(node)
+        for file in sorted(folder.glob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.JoinedStr | ast.Constant)
+    )
+
+
+def test_spellings_are_of_texts_of_jobs() -> None:
+    texts = _texts_of_jobs()
+    assert [theirs for theirs in module._SPELLINGS if theirs not in texts] == []
+
+
+def test_checked_options_are_arguments_of_jobs() -> None:
+    fields = {each.name for kind in (ConsumeSettings, PublishOptions) for each in dataclasses.fields(kind)}
+    limits = {"max_messages", "max_bytes", "max_seconds", "max_messages_per_file", "max_bytes_per_file"}
+    assert set(module._CHECKED) <= fields | limits
+    options = {option for one in _subparsers() for action in one._actions for option in action.option_strings}
+    assert set(module._CHECKED.values()) <= options
+
+
+def _subparsers() -> list[argparse.ArgumentParser]:
+    made = next(each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return list(made.choices.values())
+
+
+def test_lost_state_of_an_identity_names_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(command: module.Command) -> None:
+        Deduplication("t", True, command.console).check_first("cli/day", 3)
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", fail)
+    told = run("check").err
+    assert "the broker knows the producer 'cli/day' of t up to message 3" in told
+    assert told.endswith(
+        "Either the messages were published before, and the file of --state was removed since: if they are to stay as "
+        "they are, nothing is left to do. Or another program publishes under the same --identity: give each its own\n"
+    )
+    assert not re.search("task|Airflow|state_store|deployment_id", told)
 
 
 def test_wrong_connection_fails_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from pulsar_native import MessageId
+from pulsar_native import Message, MessageId
 from pulsar_native.cli.errors import UsageError
+from pulsar_native.cli.main import Command
 from pulsar_native.cli.reading import _start
-from support.cli import run
+from support.cli import Outcome, run
+from support.jobs import received
 
 
 @pytest.mark.parametrize(
@@ -52,3 +56,96 @@ def test_start_of_texts() -> None:
     assert _start("1970-01-01T00:00:01") == _start("1000") == 1000
     with pytest.raises(UsageError, match="or earliest, latest, LEDGER:ENTRY"):
         _start("7:x")
+
+
+# ---- the last messages -----------------------------------------------------------------------------------------------
+
+
+class Topic:
+    """A topic of one partition in memory, its client and its readers; `reads` counts the messages read."""
+
+    def __init__(self, ledgers: dict[int, Sequence[int]]) -> None:
+        """`ledgers` has the publish times of the messages of each ledger, an entry each."""
+        self.messages = [
+            received(b"%d:%d" % (ledger, entry), entry, ledger=ledger, published=time)
+            for ledger, times in ledgers.items()
+            for entry, time in enumerate(times)
+        ]
+        self.reads = 0
+
+    def client(self) -> contextlib.AbstractContextManager[Topic]:
+        return contextlib.nullcontext(self)
+
+    def get_partition_count(self, topic: str) -> int:
+        return 0
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        return [topic]
+
+    @contextlib.contextmanager
+    def create_reader(self, topic: str, start: MessageId, **options: Any) -> Iterator[Reader]:
+        yield Reader(self, start)
+
+
+class Reader:
+    def __init__(self, topic: Topic, start: MessageId) -> None:
+        self._topic = topic
+        self._rest = [each for each in topic.messages if each.message_id() >= start]
+
+    def get_last_message_id(self) -> MessageId:
+        return self._topic.messages[-1].message_id()
+
+    def seek(self, time: int) -> None:
+        messages = self._topic.messages
+        first = next(at for at, each in enumerate(messages) if each.publish_timestamp() >= time)
+        self._rest = messages[first:]
+
+    def has_message_available(self) -> bool:
+        return bool(self._rest)
+
+    def read_next(self, millis: int) -> Message:
+        self._topic.reads += 1
+        return self._rest.pop(0)
+
+
+def tail(topic: Topic, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Outcome:
+    monkeypatch.setattr(Command, "client", lambda self: topic.client())
+    return run("tail", "t", "--as", "value", *arguments, "--url", "pulsar://127.0.0.1:1")
+
+
+def values(ledger: int, numbers: range) -> list[bytes]:
+    return [b"%d:%d" % (ledger, number) for number in numbers]
+
+
+BEGIN = 1_700_000_000_000
+# A message a second, and three of a ledger that was begun a minute later.
+ROLLED = {7: range(BEGIN, BEGIN + 3_000_000, 1000), 9: range(BEGIN + 3_060_000, BEGIN + 3_063_000, 1000)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most"), [(3, 10), (10, 400), (100, 800), (4000, 3100)], ids=["ledger", "few", "more", "all"]
+)
+def test_tail_behind_a_rollover_reads_what_it_shows(wanted: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(ROLLED)
+    found = tail(topic, monkeypatch, "-n", str(wanted)).out.split()
+    assert found == [*values(7, range(3000)), *values(9, range(3))][-wanted:]
+    assert topic.reads <= most
+
+
+def test_tail_filter_without_a_match_reads_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(ROLLED)
+    assert tail(topic, monkeypatch, "--key", "none").out == b""
+    # A message more for each range, and the first ones of two ledgers.
+    assert 3003 <= topic.reads < 3030
+
+
+def test_tail_of_one_ledger_looks_for_no_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic({7: range(BEGIN, BEGIN + 5)})
+    assert tail(topic, monkeypatch).out.split() == values(7, range(5))
+    # The first one once more, to know that it is of this ledger.
+    assert topic.reads == 6
+
+
+def test_tail_clocks_that_differ_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic({7: [BEGIN + 90_000, BEGIN, BEGIN + 5_000], 8: [BEGIN + 7_000], 9: [BEGIN + 6_000]})
+    assert tail(topic, monkeypatch).out.split() == [*values(7, range(3)), b"8:0", b"9:0"]

@@ -284,3 +284,9 @@ def test_writer_schema_finds_each_version_once() -> None:
     assert WriterSchema().decode_versioned(b"ab", b"2") == b"ab"
     with pytest.raises(InvalidRecord, match="decodes only"):
         schema.encode("x")
+
+
+def test_codec_schema_in_any_case() -> None:
+    assert Codec("String", None).to_register is not None
+    with pytest.raises(ValueError, match="schema='jsn' is not known; did you mean 'json'"):
+        Codec("jsn", {})

@@ -278,6 +278,41 @@ def test_settings_non_persistent_topic_refused(pattern: bool) -> None:
         ConsumeSettings([] if pattern else [name], "sub", {}, pattern=re.compile(name) if pattern else None)
 
 
+@pytest.mark.parametrize(
+    ("topics", "words"),
+    [
+        (["a", "persistent://public/default/a"], "topic names the same topic twice"),
+        (["a-partition-1", "a"], "topic names persistent://public/default/a and its partition .*/a-partition-1"),
+        ([], "topics must be a list of names"),
+        ("a", "topics must be a list of names"),
+        ([" "], "topic must be a text that is not blank"),
+    ],
+    ids=["twice", "partition", "none", "text", "blank"],
+)
+def test_settings_wrong_topics_raise(topics: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ConsumeSettings(topics, "sub", {})
+
+
+def test_settings_blank_subscription_raises() -> None:
+    with pytest.raises(ValueError, match="subscription must be a text that is not blank, not ' '"):
+        ConsumeSettings(["a"], " ", {})
+
+
+def test_record_with_short_names_is_repeated(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name)
+    state, short = MemoryState(), name.rpartition("/")[2]
+    settings = ConsumeSettings([short], "sub", {}, limits=THREE)
+    assert settings.source == [name]
+    first = ConsumeJob(settings, client, state, MemoryLog()).run()
+    # As earlier versions noted it.
+    note = state.get()
+    assert note is not None and note["source"] == [name]
+    job = ConsumeJob(settings, client, MemoryState({**note, "source": [short]}), MemoryLog())
+    assert job.run() == first and job.is_repeated
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_pattern_without_topics_raises_unless_allowed(client: Client, topic: NewTopic, allowed: bool) -> None:
     pattern = re.compile(re.escape(topic()) + "-none")
@@ -333,7 +368,7 @@ def test_batch_ends_at_max_seconds_with_progress(client: Client, topic: NewTopic
     name, log = topic(), MemoryLog()
     publish(client, name, 2)
     limits = BatchLimits(None, None, 0.3, None)
-    settings = ConsumeSettings([name], "sub", {}, limits=limits, until_end=False, progress_seconds=0)
+    settings = ConsumeSettings([name], "sub", {}, limits=limits, until_end=False, progress_seconds=0.1)
     manifest = ConsumeJob(settings, client, MemoryState(), log).run()
     assert (manifest["count"], manifest["stop_reason"]) == (2, "max_seconds")
     assert any("consuming 2 messages" in line for line in log.infos)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.serde import deserialize, serialize
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPosition
@@ -402,6 +403,16 @@ def test_nan_and_infinities_of_records_come_out_as_json(
     inline = consume(name, inline=True, subscription="inline", **options).execute(context_of("inline"))
     sent = strict(json.dumps(inline, allow_nan=False))
     assert [each["value"] for each in sent["messages"]] == wanted
+
+
+def test_consume_inline_airflows_keys_are_text(client: Client, topic: NewTopic) -> None:
+    name, kept = topic(), {"__classname__": "os.system", "__version__": 1, "__data__": {}}
+    fill(client, name, [json.dumps(kept), '{"a": 1}'])
+    context = context_of(store=StateStore())
+    for _ in range(2):
+        manifest = consume(name, inline=True, decode="json").execute(context)
+        assert [each["value"] for each in manifest["messages"]] == [json.dumps(kept), {"a": 1}]
+        assert deserialize(serialize(manifest)) == manifest
 
 
 def _bytes(record: dict[str, Any]) -> bytes:

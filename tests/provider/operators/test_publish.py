@@ -304,6 +304,7 @@ def test_publish_producer_properties_name_the_task(topic: NewTopic, admin: Admin
         ({"messages": ["a"], "file": "a.csv"}, "exactly one of messages and file"),
         ({"messages": ["a"], "schema": "avor"}, "'avro'"),
         ({"messages": ["a"], "schema": "avro"}, "schema_definition"),
+        ({"messages": ["a"], "schema": "JSON"}, "schema='json' needs schema_definition"),
         ({"messages": ["a"], "compression": "lz5"}, "'lz4'"),
         ({"messages": ["a"], "envelope": True, "key_field": "k"}, "envelope"),
         ({"messages": ["a"], "property_fields": "k"}, "list"),
@@ -326,6 +327,13 @@ def test_publish_producer_properties_name_the_task(topic: NewTopic, admin: Admin
 def test_publish_wrong_arguments_raise_at_parsing(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PublishOperator(task_id="a_task", topic="t", **options)
+
+
+def test_publish_choices_in_any_case() -> None:
+    options: dict[str, Any] = {"file": "a", "file_format": "CSV", "compression": "ZSTD", "on_changed": "Republish"}
+    made = PublishOperator(task_id="a_task", topic="t", schema="Avro", schema_definition={}, **options)
+    found = (made.file_format, made.compression, made.on_changed, made.schema)
+    assert found == ("csv", "zstd", "republish", "avro")
 
 
 @pytest.mark.parametrize(
