@@ -48,11 +48,13 @@ class Broker:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._admin: AdminClient | None = None
-        self._held = ExitStack()
         self._is_closed = False
-        self._client, credentials = self._held.enter_context(shared_client(options))
-        if options.admin_url is not None:
-            self._admin = self._held.enter_context(admin_client(options, credentials))
+        with ExitStack() as held:
+            self._client, credentials = held.enter_context(shared_client(options))
+            if options.admin_url is not None:
+                self._admin = held.enter_context(admin_client(options, credentials))
+            # An error before this gives the client back, which is not closed while it has a user.
+            self._held = held.pop_all()
 
     @property
     def client(self) -> Client:

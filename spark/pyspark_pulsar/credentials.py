@@ -106,9 +106,13 @@ def share(spark: SparkSession, reference: CredentialsRef) -> tuple[CredentialsRe
         return reference, lambda: None
     content = reference.read()
     descriptor, path = tempfile.mkstemp(prefix="pulsar-credentials-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-    spark.sparkContext.addFile(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+        spark.sparkContext.addFile(path)
+    except BaseException:
+        _remove(path)
+        raise
     return CredentialsRef("file", os.path.basename(path)), lambda: _remove(path)
 
 

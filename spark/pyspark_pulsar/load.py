@@ -157,7 +157,8 @@ def _run(text: str, started: float, dry_run: bool) -> Outcome:
 
     request = LoadRequest.parse(text)
     start_warm_up(request)
-    spark = SparkSession.builder.appName("pulsar-load").getOrCreate()
+    # Without a name of our own, which would replace that of spark-submit.
+    spark = SparkSession.builder.getOrCreate()
     load = Load(spark, request, started)
     try:
         return load.dry_run() if dry_run else load.run()
@@ -293,7 +294,14 @@ class Load:
         self._enter("complete")
         outcome = self._complete(document, plan, delivered)
         if self._request.subscription is not None:
-            advance(ReadOptions.parse(source), self._request.subscription, plan.manifest.ranges, delivered)
+            advance(
+                ReadOptions.parse(source),
+                self._request.subscription,
+                plan.manifest.ranges,
+                delivered,
+                planned_at=plan.manifest.time,
+                in_order=self._request.commits is not None,
+            )
         return outcome
 
     def _table(self) -> Table | None:

@@ -4,25 +4,44 @@ A broker removes messages without a subscription or retention, by default at onc
 after a minute. So a load without rows may mean that nothing was published or that everything is gone. Proof of the
 former is a message from before the interval, a retention that covers it, or, after an earlier load, the last message
 that load read. Blocks; for the driver.
+
+The subscription never passes a message that no load has read. Loads of intervals may run in any order, and one that
+failed runs again later, so each interval that was loaded is noted in the subscription's properties, which need the
+admin interface. One cumulative acknowledgement then reaches as far as the noted intervals go without a gap that has
+messages. Individual acknowledgements would need the entries of all ledgers, one acknowledgement per entry, and could
+not tell the last message of a load, which stays as proof, from one that was never loaded.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote_plus
 
 from pulsar_native import ConsumerType, InitialPosition
 from pulsar_native.admin import AdminClient
-from pulsar_native.exceptions import PulsarException, TopicNotFound
+from pulsar_native.exceptions import AuthorizationError, PulsarException, TopicNotFound
 from pulsar_native.jobs.interval import iso
 from pyspark_pulsar.broker import Broker, admin_client, last_entry
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.manifest import Delivered
-from pyspark_pulsar.offsets import Found, Range
+from pyspark_pulsar.offsets import Found, Probe, Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
 _MINUTE_MS = 60_000
+# Property of the subscription: the loaded intervals that it may still hold messages of, [[start, end], …] in ms.
+_LOADED = "pyspark_pulsar.loaded"
+
+_log = logging.getLogger("pyspark_pulsar")
+
+# Publish times (ms) from the first one up to the second one, exclusive.
+Interval = tuple[int, int]
 
 
 def check_empty(
@@ -46,10 +65,10 @@ def check_empty(
                     shown = True
                 elif not _is_proven(admin, item, start):
                     if first is not None or not (is_behind or subscription):
-                        raise DataLoss(_unproven(item, start, admin), topic=item.topic)
+                        raise DataLoss(_unproven(item, start, admin, subscription), topic=item.topic)
                     unused.append((item, start))
             if unused and not shown:
-                raise DataLoss(_unproven(*unused[0], admin), topic=unused[0][0].topic)
+                raise DataLoss(_unproven(*unused[0], admin, subscription), topic=unused[0][0].topic)
         finally:
             if admin is not None:
                 admin.close()
@@ -106,14 +125,22 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-def _unproven(item: Range, start: int | None, admin: AdminClient | None) -> str:
+def _unproven(item: Range, start: int | None, admin: AdminClient | None, subscription: str | None) -> str:
     since = f"behind {item.start}" if start is None else f"from before {iso(start)}"
     kept = "the connection names no admin URL to ask for the retention" if admin is None else "its retention is shorter"
+    if subscription is None:
+        advice = (
+            "The broker removes what no subscription holds, and a topic without subscriptions after a minute. Set a "
+            "retention for the namespace, let the load keep a subscription (subscription=NAME)"
+        )
+    else:
+        advice = (
+            f"The subscription {subscription} holds what was published since it was made, until it is loaded or the "
+            "subscription is moved. To load older messages, or the same ones again, set a retention for the namespace"
+        )
     return (
-        f"No rows, and nothing shows that none were lost: no message {since} is left in the topic and {kept}. The "
-        "broker removes what no subscription holds, and a topic without subscriptions after a minute. Set a retention "
-        "for the namespace, let the load keep a subscription (subscription=NAME), or say allow_empty=true where this "
-        "is fine"
+        f"No rows, and nothing shows that none were lost: no message {since} is left in the topic and {kept}. "
+        f"{advice}, or say allow_empty=true where this is fine"
     )
 
 
@@ -132,29 +159,187 @@ def hold(options: ReadOptions, subscription: str) -> None:
 
 
 def advance(
-    options: ReadOptions, subscription: str, ranges: Sequence[Range], delivered: Mapping[str, Delivered]
+    options: ReadOptions,
+    subscription: str,
+    ranges: Sequence[Range],
+    delivered: Mapping[str, Delivered],
+    *,
+    planned_at: datetime,
+    in_order: bool,
 ) -> list[str]:
     """Acknowledge the loaded messages except the last one of each partition, which proves that none was lost.
 
     Returns the partitions whose subscription was moved. Messages after the end of the interval stay, and those within
-    the slack before an end that is a time.
+    the slack before an end that is a time. `in_order`: the load begins where the one before it ended, so that nothing
+    before it is still to be loaded. Else the subscription stays before the first message that no load has read, with a
+    warning. `planned_at` is when the ranges were frozen: an interval that had not ended by then is not loaded wholly.
     """
     moved = []
-    with Broker(options) as broker:
+    with Broker(options) as broker, ExitStack() as held:
+        admin = _admin(options)
+        if admin is not None:
+            held.enter_context(admin)
+        cursor = _Cursor(options, subscription, broker, admin, planned_at)
         for item in ranges:
             loaded = delivered.get(item.topic)
-            if loaded is None:
-                continue
-            keep = min(loaded.last.entry_start, _before_slack(broker, options, item))
-            if keep.entry < 1:
+            keep = cursor.end_of(item, loaded) if in_order and loaded is not None else None
+            if not in_order:
+                keep = cursor.reach(item, loaded)
+            done = None if keep is None else cursor.entry_before(item.topic, keep)
+            if done is None:
                 continue
             consumer = broker.client.subscribe(
                 item.topic, subscription, consumer_type=ConsumerType.Failover, receiver_queue_size=1
             )
-            consumer.acknowledge_cumulative(Position(keep.ledger, keep.entry - 1).message_id(item.partition))
+            consumer.acknowledge_cumulative(done.message_id(item.partition))
             consumer.close()
             moved.append(item.topic)
     return moved
+
+
+class _Cursor:
+    """Where the subscription may be moved to, by partition: the first entry that stays unacknowledged."""
+
+    def __init__(
+        self, options: ReadOptions, subscription: str, broker: Broker, admin: AdminClient | None, planned_at: datetime
+    ) -> None:
+        self._options = options
+        self._subscription = subscription
+        self._broker = broker
+        self._admin = admin
+        self._planned_ms = planned_at.timestamp() * 1000
+
+    def entry_before(self, topic: str, position: Position) -> Position | None:
+        """Return the entry before that of a position; None if there is none, or only the admin interface tells."""
+        if position.entry > 0:
+            return Position(position.ledger, position.entry - 1)
+        if self._admin is None:
+            return None
+        before = [each for each in self._broker.ledgers(topic) if each.id < position.ledger and each.entries]
+        return Position(before[-1].id, before[-1].entries - 1) if before else None
+
+    def end_of(self, item: Range, loaded: Delivered | None) -> Position | None:
+        """Return the last entry of this load, or before it the first one that the load of the next interval reads."""
+        edge = _before_slack(self._broker, self._options, item)
+        return self.entry_before(item.topic, edge) if loaded is None else min(loaded.last.entry_start, edge)
+
+    def reach(self, item: Range, loaded: Delivered | None) -> Position | None:
+        """Return the last entry of the loaded intervals that follow the subscription's position; None to stay."""
+        begins_at_first = self._options.starting_time is None and self._options.starting_offsets.default == "earliest"
+        own = self._interval(begins_at_first)
+        if begins_at_first and (own is None or self._admin is None):
+            return None if loaded is None else self.end_of(item, loaded)
+        if self._admin is None:
+            self._warn(
+                item, "without an admin URL (admin.url) nothing tells whether all before the interval was loaded"
+            )
+            return None
+        try:
+            held = self._first_held(self._admin, item.topic)
+            if held is None:
+                return None
+            if own is not None:
+                return self._reach_by_time(self._admin, item, loaded, held, own)
+        except AuthorizationError as error:
+            self._warn(item, f"the admin interface does not tell what it holds ({error.message})")
+            return None
+        start = self._options.starting_time
+        if held.position >= item.start and (start is None or held.publish_time >= start):
+            return self.end_of(item, loaded)
+        self._warn(item, f"it holds messages of {iso(held.publish_time)}, from before what was loaded")
+        return None
+
+    def _interval(self, begins_at_first: bool) -> Interval | None:
+        start, end = 0 if begins_at_first else self._options.starting_time, self._options.ending_time
+        return None if start is None or end is None else (start, end)
+
+    def _reach_by_time(
+        self, admin: AdminClient, item: Range, loaded: Delivered | None, held: Found, own: Interval
+    ) -> Position | None:
+        properties = self._properties(admin, item.topic)
+        noted = [(start, end) for start, end in json.loads(properties.get(_LOADED, "[]"))]
+        intervals = merged([*noted, own])
+        with self._broker.probe(item.topic) as probe:
+            until, unread = loaded_until(probe, held.publish_time, intervals)
+            if self._planned_ms < own[1]:
+                until = None if until is None else min(until, own[1])
+            else:
+                # No message of an interval before the first held one's is held any more.
+                kept = [each for each in intervals if each[1] > held.publish_time]
+                if kept != noted:
+                    self._note(admin, item.topic, {**properties, _LOADED: json.dumps(kept)})
+            if until is None or until < own[1]:
+                self._warn(
+                    item,
+                    f"it holds messages of {iso(held.publish_time if unread is None else unread)}, which no load with "
+                    "this subscription has read. Load that interval, or reset the subscription to "
+                    f"{iso(own[0])} if nobody needs them",
+                )
+            if until is None:
+                return None
+            if until == own[1]:
+                return self.end_of(item, loaded)
+            found = probe.first_at(until - self._options.time_slack_ms)
+            if found is not None:
+                return self.entry_before(item.topic, found.position)
+            last = probe.last()
+            return None if last is None else last.entry_start
+
+    def _first_held(self, admin: AdminClient, topic: str) -> Found | None:
+        """Return the first message behind the subscription's position, None if there is none."""
+        cursors: Mapping[str, Any] = admin.internal_stats(topic)["cursors"]
+        cursor = cursors.get(self._subscription) or cursors[quote_plus(self._subscription)]
+        ledger, _, entry = str(cursor["markDeletePosition"]).partition(":")
+        start = Position(int(ledger), int(entry) + 1).message_id()
+        reader = self._broker.reader(topic, start, queue_size=1, compacted=False, decrypts=False)
+        try:
+            if not reader.has_message_available():
+                return None
+            message = reader.read_next(self._options.poll_timeout_ms)
+            return Found(Position.of_message(message.message_id()), message.publish_timestamp())
+        finally:
+            reader.close()
+
+    def _properties(self, admin: AdminClient, topic: str) -> dict[str, str]:
+        found: Mapping[str, Any] = admin.stats(topic)["subscriptions"][self._subscription]
+        return dict(found.get("subscriptionProperties") or {})
+
+    def _note(self, admin: AdminClient, topic: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties. Of two loads at once one may be lost: then more is held than needed."""
+        admin.update_subscription_properties(topic, self._subscription, properties)
+
+    def _warn(self, item: Range, reason: str) -> None:
+        _log.warning("The subscription %s of %s stays behind: %s", self._subscription, item.topic, reason)
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals in order, with those that touch or overlap as one."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def loaded_until(probe: Probe, time_ms: int, loaded: Sequence[Interval]) -> tuple[int | None, int | None]:
+    """Return up to when all messages from one at a time on were loaded, and the time of the first one that was not.
+
+    The former is the end of the interval that reaches there, None if the first message is in no interval; the latter
+    is None if there is no message behind it. `loaded` is as `merged` returns it.
+    """
+    until: int | None = None
+    unread: int | None = time_ms
+    for start, end in loaded:
+        if unread is None or unread < start:
+            break
+        if unread < end:
+            until = end
+            found = probe.first_at(end)
+            # The search may find an entry with earlier messages.
+            unread = None if found is None else max(found.publish_time, end)
+    return until, unread
 
 
 def _before_slack(broker: Broker, options: ReadOptions, item: Range) -> Position:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import pyspark_pulsar.broker as broker_module
 import pyspark_pulsar.clients as module
+from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.batch_reader import PulsarBatchReader
 from pyspark_pulsar.clients import close_clients, shared_client
 from pyspark_pulsar.options import ReadOptions
@@ -108,3 +110,16 @@ def test_forked_process_creates_its_own_client(broker: Broker) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_client_is_given_back_if_admin_client_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise InvalidConfiguration("no admin client")
+
+    monkeypatch.setattr(broker_module, "admin_client", refuse)
+    given = options("pulsar://127.0.0.1:1", **{"admin.url": "http://127.0.0.1:2"})
+    # The error is held, and with it what the constructor has made.
+    with pytest.raises(InvalidConfiguration) as failed:
+        broker_module.Broker(given)
+    assert failed.tb is not None
+    assert [entry.users for entry in module._entries.values()] == [0]

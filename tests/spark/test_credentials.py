@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pulsar_native.auth import AuthenticationBasic, AuthenticationOauth2, AuthenticationTLS
 from pulsar_native.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
-from pyspark_pulsar.credentials import CredentialsRef
+from pyspark_pulsar.credentials import CredentialsRef, share
 
 OAUTH2 = {"issuer_url": "https://issuer", "client_id": "me", "client_secret": "s3cret", "audience": "all"}
 
@@ -113,3 +116,26 @@ def test_file_not_text_raises(tmp_path: Path) -> None:
     with pytest.raises(ErrorGettingAuthenticationData, match="not UTF-8") as refused:
         CredentialsRef.parse(f"file:{file}").resolve()
     assert "s3cret" not in f"{refused.value} {refused.value.__context__}"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_shared_file_is_left_only_if_spark_has_it(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(CredentialsRef, "read", lambda _: "s3cret")
+    shipped: list[str] = []
+
+    def add(path: str) -> None:
+        shipped.append(Path(path).read_text())
+        if fails:
+            raise OSError("no space left")
+
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(addFile=add))
+    reference = CredentialsRef("conf", "spark.pulsar.token")
+    if fails:
+        with pytest.raises(OSError, match="no space left"):
+            share(spark, reference)
+    else:
+        made, forget = share(spark, reference)
+        assert [path.name for path in tmp_path.iterdir()] == [made.name]
+        forget()
+    assert shipped == ["s3cret"] and list(tmp_path.iterdir()) == []

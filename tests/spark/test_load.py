@@ -644,13 +644,14 @@ def test_spark_submit_never_shows_the_token(submit: Submit, secure_broker: Stand
         "output": {"path": f"file://{tmp_path}/table/interval=1", "partition_by": ["day"]},
         "interval": "all",
     }
-    done = submit(request, json.dumps({"method": "token", "token": token}))
+    done = submit(request, json.dumps({"method": "token", "token": token}), "--name", "load of orders")
     assert done.code == 0, done.stdout + done.stderr[-3000:]
     assert (done.result()["status"], done.result()["rows"], done.result()["exit_code"]) == ("done", 50, 0)
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("pulsar-load: planned 1 topic partitions, 1 with messages")]
     events = "".join(file.read_text() for file in (tmp_path / "events").rglob("*") if file.is_file())
     assert "SparkListenerApplicationEnd" in events and "pulsar" in events
+    assert '"App Name":"load of orders"' in events
     processes = "\n".join(done.command_lines)
     assert "load.py --request" in processes and "PULSAR_CREDENTIALS" in processes
     places = {

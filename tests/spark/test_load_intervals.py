@@ -629,7 +629,73 @@ def test_subscription_keeps_messages_after_interval(
     time.sleep(0.05)
     publish(name, *([text] for text in texts(5, 5)))
     source = {"topic": name, "startingTime": str(end - 60_000), "endingTime": str(end), "timeSlackMs": "0"}
+    source["admin.url"] = broker.admin_url
     assert bounded(spark, broker, tmp_path, source, subscription="load").rows == 5
     with AdminClient(broker.admin_url) as admin:
         # Those behind the interval, and the last one of it.
         assert admin.stats(name)["subscriptions"]["load"]["msgBacklog"] == 6
+
+
+class Hours:
+    """Intervals of a topic without retention, each with its messages in a ledger of its own, and their loads."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, topic: str, publish: Publish) -> None:
+        self.spark, self.broker, self.folder, self.topic, self.publish = spark, broker, folder, topic, publish
+        with pulsar_native.Client(broker.service_url) as client:
+            client.subscribe(topic, "load", initial_position=pulsar_native.InitialPosition.Earliest).close()
+        self.cuts = [now()]
+
+    def add(self, count: int) -> None:
+        """Publish the messages of the next interval, numbered on."""
+        time.sleep(0.05)
+        if count:
+            self.publish(self.topic, *([text] for text in texts(10 * len(self.cuts), count)))
+            self.broker.admin("PUT", f"{self.topic.replace('://', '/')}/unload")
+        time.sleep(0.05)
+        self.cuts.append(now())
+
+    def run(self, hour: int, **source: str) -> int | None:
+        """Load one interval, after the broker has removed what the subscription has let go of; return its rows."""
+        self.broker.admin("POST", f"{self.topic.replace('://', '/')}/trim")
+        start, end = self.cuts[hour : hour + 2]
+        given = {"topic": self.topic, "startingTime": str(start), "endingTime": str(end), "timeSlackMs": "0", **source}
+        return bounded(self.spark, self.broker, self.folder / str(hour), given, subscription="load").rows
+
+    def backlog(self) -> int:
+        """Return the number of messages that the subscription holds."""
+        with AdminClient(self.broker.admin_url) as admin:
+            return admin.stats(self.topic)["subscriptions"]["load"]["msgBacklog"]
+
+
+@pytest.fixture
+def hours(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+) -> Hours:
+    """Give intervals of a fresh topic."""
+    return Hours(spark, broker, tmp_path, topic(namespace=trimmable), publish)
+
+
+def test_subscription_holds_earlier_intervals(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
+    admin = {"admin.url": hours.broker.admin_url}
+    # A single message before the interval looks like the proof that a load leaves.
+    for count in (1, 3, 0, 2):
+        hours.add(count)
+    assert hours.run(1, **admin) == 3
+    assert hours.backlog() == 6
+    assert "which no load with this subscription has read. Load that interval, or reset" in caplog.text
+    assert hours.run(0, **admin) == 1
+    # Both are loaded: only the last message of the later one stays.
+    assert hours.backlog() == 3
+    caplog.clear()
+    assert hours.run(2, **admin) == 0
+    assert hours.run(3, **admin) == 2
+    assert hours.backlog() == 1 and not caplog.records
+
+
+def test_subscription_without_admin_url_stays(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
+    hours.add(2)
+    hours.add(2)
+    assert hours.run(1) == 2
+    assert hours.backlog() == 4
+    assert "without an admin URL (admin.url) nothing tells" in caplog.text
+    assert hours.run(0) == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -301,6 +302,17 @@ class AdminClient:
         check_integer("seconds", seconds, 1, MAX_I32)
         path = f"/subscription/{_subscription(subscription)}/expireMessages/{seconds}"
         self._ask_topic(f"expire messages of subscription {subscription} of", "POST", topic, path)
+
+    def update_subscription_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a subscription, which the topic's stats show.
+
+        :param topic: topic; of a partitioned one each partition.
+        :param subscription: name of the subscription.
+        :param properties: all its properties from now on.
+        """
+        path = f"/subscription/{_subscription(subscription)}/properties"
+        action = f"update the properties of subscription {subscription} of"
+        self._ask_topic(action, "PUT", topic, path, body=dict(properties))
 
     def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
         """Delete a subscription of a topic, or of all its partitions.

@@ -145,6 +145,21 @@ def test_skip_and_clear_backlog(admin: AdminClient, client: Client, topic: NewTo
         admin.skip_messages(several, "s", 1)
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_update_subscription_properties_replaces(admin: AdminClient, topic: NewTopic, partitions: int) -> None:
+    name = topic(partitions=partitions)
+    if not partitions:
+        admin.create_topic(name)
+    admin.create_subscription(name, "a/b%20ü")
+    for properties in ({"x": "1", "y": "[[1, 2]]"}, {"y": "ü"}, {}):
+        admin.update_subscription_properties(name, "a/b%20ü", properties)
+        for each in [f"{name}-partition-{number}" for number in range(partitions)] or [name]:
+            (found,) = admin.stats(each)["subscriptions"].values()
+            assert found["subscriptionProperties"] == properties
+    with pytest.raises(SubscriptionNotFound):
+        admin.update_subscription_properties(name, "unknown", {})
+
+
 @pytest.mark.proves("A26")
 def test_expire_messages_by_age(admin: AdminClient, client: Client, topic: NewTopic) -> None:
     name = topic()
