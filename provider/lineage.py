@@ -108,6 +108,33 @@ class TaskLineage:
                 accessor.extra = {**extra, **accessor.extra}
 
 
+def statement_datasets(
+    conn_id: str, hook_params: Mapping[str, Any] | None, sql: str
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return namespace and name of the tables that a statement reads and of those it writes, by OpenLineage's parser.
+
+    Empty where the connection's hook tells no address of its database (SQLite), or the statement cannot be parsed. Such
+    a hook may ask the database for its default schema; nothing raises.
+    """
+    try:
+        from airflow.providers.openlineage.sqlparser import SQLParser
+
+        from airflow_provider_pulsar.transfers._db_hook import db_hook
+
+        hook = db_hook(conn_id, hook_params)
+        connection = hook.get_connection(hook.get_conn_id())
+        database = hook.get_openlineage_database_info(connection)
+        if database is None:
+            return [], []
+        parser = SQLParser(hook.get_openlineage_database_dialect(connection), hook.get_openlineage_default_schema())
+        found = parser.generate_openlineage_metadata_from_sql(sql, hook, database, use_connection=False)
+        inputs, outputs = ([(each.namespace, each.name) for each in part] for part in (found.inputs, found.outputs))
+        return inputs, outputs
+    except Exception:
+        _log.info("The tables of the statement are not known for OpenLineage", exc_info=True)
+        return [], []
+
+
 def event_extra(result: Mapping[str, Any], partitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the extra of an asset event: count, ids (first and last of each partition) and manifest."""
     if partitions is None:

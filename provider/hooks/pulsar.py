@@ -93,6 +93,18 @@ class PulsarHook(BaseHook):
         """Return the configuration of the client from within a loop, as `client_config`."""
         return (await self._aread()).client_config(self._authentication)
 
+    async def ais_outdated(self) -> bool:
+        """Return True if the connection has other settings now than those that this hook has read.
+
+        False also where it cannot be read now.
+        """
+        try:
+            return await PulsarHook(self.pulsar_conn_id)._aread() != self._settings
+        except Exception as error:
+            # Airflow's answer may fail in any way, and comes for a client that has failed already.
+            self.log.warning("The connection %r cannot be read again: %s", self.pulsar_conn_id, error)
+            return False
+
     def service_url(self) -> str:
         """Return the service URL, also of a connection with host and port. Blocks like `client_config`."""
         return self._read().service_url
@@ -196,24 +208,24 @@ class PulsarHook(BaseHook):
         return self._settings
 
     def _use(self, connection: Connection) -> Settings:
-        settings = self._checked(connection)
-        for secret in self._secrets(settings):
+        settings, secrets = self._load(connection)
+        for secret in secrets:
             mask_secret(secret)
         self._settings = settings
         return settings
 
     async def _aread(self) -> Settings:
         if self._settings is None:
-            settings = self._checked(await self.aget_connection(self.pulsar_conn_id))
-            secrets = (
-                await asyncio.to_thread(self._secrets, settings) if settings.reads_files else self._secrets(settings)
-            )
+            connection = await self.aget_connection(self.pulsar_conn_id)
+            # In a thread, since it may read files, and writes those of PEM texts.
+            settings, secrets = await asyncio.to_thread(self._load, connection)
             for secret in secrets:
                 await amask_secret(secret)
             self._settings = settings
         return self._settings
 
-    def _checked(self, connection: Connection) -> Settings:
+    def _load(self, connection: Connection) -> tuple[Settings, list[str]]:
+        """Return the checked settings and every secret in them. Blocks for files."""
         try:
             settings = read_settings(connection)
             if settings.has_pem_texts:
@@ -222,7 +234,7 @@ class PulsarHook(BaseHook):
             self._admin(settings)
         except PulsarException as error:
             raise self._wrong(error) from error
-        return settings
+        return settings, self._secrets(settings)
 
     def _secrets(self, settings: Settings) -> list[str]:
         values: dict[str, Any] = {name: getattr(settings, name) for name in _SECRET_FIELDS.difference(_CERTIFICATES)}
@@ -245,51 +257,36 @@ class PulsarHook(BaseHook):
         return AirflowException(f"The Pulsar connection {self.pulsar_conn_id!r} cannot be used: {error}")
 
 
-class _MaskedAthenz(AuthenticationAthenz):
-    """Athenz plug-in that masks its role tokens when they are fetched, as `_MaskedOauth2`."""
-
-    _told: str = ""
-
-    def auth_data(self) -> bytes:
-        """Return the role token, masked in logs."""
-        data = super().auth_data()
-        self._tell(data.decode())
-        return data
-
-    def http_headers(self) -> dict[str, str]:
-        """Return the header with the role token, masked in logs."""
-        headers = super().http_headers()
-        for value in headers.values():
-            self._tell(value)
-        return headers
-
-    def _tell(self, token: str) -> None:
-        if token != self._told:
-            mask_secret(token)
-            self._told = token
-
-
-class _MaskedOauth2(AuthenticationOauth2):
-    """OAuth2 plug-in that masks its tokens when they are fetched: they are unknown when the connection is read.
+class _MasksTokens(Authentication):
+    """Mix-in of a plug-in that fetches its tokens: masks them then, since none is known when the connection is read.
 
     Both APIs call it off the loop, so that Airflow's blocking request to the supervisor is allowed.
     """
 
-    _told: str = ""
+    _masked: str = ""
 
     def auth_data(self) -> bytes:
-        """Return the access token, masked in logs."""
+        """Return the token, masked in logs."""
         data = super().auth_data()
-        self._tell(data.decode())
+        self._mask(data.decode())
         return data
 
     def http_headers(self) -> dict[str, str]:
-        """Return the bearer header, its token masked in logs."""
+        """Return the header with the token, masked in logs."""
         headers = super().http_headers()
-        self._tell(headers["Authorization"].partition(" ")[2])
+        for value in headers.values():
+            self._mask(value.removeprefix("Bearer "))
         return headers
 
-    def _tell(self, token: str) -> None:
-        if token != self._told:
+    def _mask(self, token: str) -> None:
+        if token != self._masked:
             mask_secret(token)
-            self._told = token
+            self._masked = token
+
+
+class _MaskedAthenz(_MasksTokens, AuthenticationAthenz):
+    """Athenz plug-in whose role tokens are masked."""
+
+
+class _MaskedOauth2(_MasksTokens, AuthenticationOauth2):
+    """OAuth2 plug-in whose tokens are masked."""

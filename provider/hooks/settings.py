@@ -122,11 +122,6 @@ class Settings:
     spark_credentials_ref: str | None = None
 
     @property
-    def reads_files(self) -> bool:
-        """True if returning the secrets means reading a file."""
-        return self.auth_method == "token_file" or bool(self.oauth2_credentials_file)
-
-    @property
     def has_pem_texts(self) -> bool:
         """True if certificates or keys are given as texts, which must be files before they can be used."""
         return any(getattr(self, text) is not None for text, _, _ in _PEM_FIELDS)
@@ -214,8 +209,9 @@ class Settings:
                 }
             case "athenz":
                 raise InvalidConfiguration(
-                    "auth_method 'athenz' cannot be handed over to Spark: give it its own credentials, and name their "
-                    "place in the field 'spark_credentials_ref'"
+                    "auth_method 'athenz' cannot be handed over to Spark, which does not know it: give Spark "
+                    "credentials of another method (token, basic, oauth2, tls), and name their place in the field "
+                    "'spark_credentials_ref'"
                 )
         return None
 

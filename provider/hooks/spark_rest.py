@@ -2,7 +2,9 @@
 
 spark-submit refuses Python applications in the deploy mode cluster of a standalone master. The REST server takes them:
 the driver's main class is spark-submit itself, which runs the application in client mode beside the driver. Rules: no
-secret is sent, since the master keeps and shows a driver's command. httpx is imported where it is used.
+secret is sent, since the master keeps and shows a driver's command. A submission is sent again only where the one
+before has started nothing: to a master, the same submission again is another driver. httpx is imported where it is
+used.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 if TYPE_CHECKING:
     import httpx
@@ -80,7 +82,11 @@ class SparkRestServer:
         return SparkRestServer([f"{scheme}://{_host(host.strip())}:{port}" for host in hosts])
 
     def create(self, arguments: Sequence[str], properties: Mapping[str, str], env: Mapping[str, str]) -> str:
-        """Start a driver that runs spark-submit with these arguments, and return its id; raises AirflowException."""
+        """Start a driver that runs spark-submit with these arguments, and return its id.
+
+        Raises AirflowException if nothing was started, AirflowFailException if that is not known: a retry could start a
+        second driver beside the first.
+        """
         request = {
             "action": "CreateSubmissionRequest",
             "appResource": "",
@@ -90,9 +96,9 @@ class SparkRestServer:
             "environmentVariables": dict(env),
             "clientSparkVersion": "",
         }
-        driver_id = self._first("POST", "/v1/submissions/create", request).get("submissionId")
+        driver_id = self._started(request).get("submissionId")
         if not isinstance(driver_id, str) or not driver_id:
-            raise self._failed("its answer to the submission has no submissionId")
+            raise _unknown("its answer to the submission has no submissionId")
         return driver_id
 
     def status(self, driver_id: str) -> DriverStatus:
@@ -126,16 +132,31 @@ class SparkRestServer:
         """End a driver without blocking the loop."""
         await self._afirst("POST", _path("kill", driver_id))
 
-    def _first(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _started(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of the active master to a submission, which the others have not got or have refused."""
         import httpx
 
         problem = "there is no master"
         with httpx.Client(timeout=_SECONDS, trust_env=False) as client:
             for url in self.urls:
                 try:
-                    return _answer(client.request(method, url + path, json=body), url)
-                except (httpx.HTTPError, ValueError, _Refused) as error:
-                    problem = f"{url}: {type(error).__name__.lstrip('_')}: {error}"
+                    return _answer(client.post(f"{url}/v1/submissions/create", json=request), url)
+                except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, _Refused) as error:
+                    problem = _problem(url, error)
+                except (httpx.HTTPError, _NotServed) as error:
+                    raise _unknown(_problem(url, error)) from error
+        raise self._failed(problem)
+
+    def _first(self, method: str, path: str) -> dict[str, Any]:
+        import httpx
+
+        problem = "there is no master"
+        with httpx.Client(timeout=_SECONDS, trust_env=False) as client:
+            for url in self.urls:
+                try:
+                    return _answer(client.request(method, url + path), url)
+                except (httpx.HTTPError, _Refused, _NotServed) as error:
+                    problem = _problem(url, error)
         raise self._failed(problem)
 
     async def _afirst(self, method: str, path: str) -> dict[str, Any]:
@@ -146,8 +167,8 @@ class SparkRestServer:
             for url in self.urls:
                 try:
                     return _answer(await client.request(method, url + path), url)
-                except (httpx.HTTPError, ValueError, _Refused) as error:
-                    problem = f"{url}: {type(error).__name__.lstrip('_')}: {error}"
+                except (httpx.HTTPError, _Refused, _NotServed) as error:
+                    problem = _problem(url, error)
         raise self._failed(problem)
 
     def _failed(self, problem: str) -> AirflowException:
@@ -158,7 +179,23 @@ class SparkRestServer:
 
 
 class _Refused(Exception):
-    """Raised when a master answers that it cannot do what was asked."""
+    """Raised when a master answers that it does not do what was asked."""
+
+
+class _NotServed(Exception):
+    """Raised when a server answers with an error that does not tell what was done: 500 and up."""
+
+
+def _unknown(problem: str) -> AirflowFailException:
+    return AirflowFailException(
+        f"The Spark master may have started a driver, but which is not known: {problem}. Look at the master's page "
+        "before this is run again: another driver would run beside the first. If no master is there, rest-port and "
+        "rest-scheme of the Spark connection name another place"
+    )
+
+
+def _problem(url: str, error: Exception) -> str:
+    return f"{url}: {type(error).__name__.lstrip('_')}: {error}"
 
 
 def _path(action: str, driver_id: str) -> str:
@@ -172,14 +209,19 @@ def _host(address: str) -> str:
 
 
 def _answer(response: httpx.Response, url: str) -> dict[str, Any]:
-    found = response.json()
-    if not isinstance(found, dict) or not found.get("success"):
-        message = found.get("message") if isinstance(found, dict) else None
-        # A master that is not the active one, or recovers, gives a message.
-        if not message and isinstance(found, dict) and found.get("action") == "SubmissionStatusResponse":
-            return {"driverState": NOT_FOUND, "message": f"the master of {url} does not know the driver"}
-        raise _Refused(message or f"HTTP {response.status_code}")
-    return found
+    try:
+        found = response.json()
+    except ValueError:
+        found = None
+    answer: dict[str, Any] = found if isinstance(found, dict) else {}
+    if answer.get("success"):
+        return answer
+    # A master that is not the active one, or recovers, gives a message.
+    message = answer.get("message")
+    if not message and answer.get("action") == "SubmissionStatusResponse":
+        return {"driverState": NOT_FOUND, "message": f"the master of {url} does not know the driver"}
+    kind = _NotServed if response.status_code >= 500 else _Refused
+    raise kind(message or f"HTTP {response.status_code}")
 
 
 def _status(found: Mapping[str, Any]) -> DriverStatus:

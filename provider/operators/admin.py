@@ -474,7 +474,8 @@ class PulsarCompactTopicOperator(_AdminOperator):
 
     :param topic: the topic, in any spelling; of a partitioned one all partitions are compacted. Templated.
     :param wait: wait until it is done (default True); a failed compaction fails the task.
-    :param timeout_seconds: how long to wait, from 1, default 3600. What runs on is waited for by the next try.
+    :param timeout_seconds: how long to wait, from 1, default 3600, for all partitions together. What runs on is waited
+        for by the next try.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
     Returns topic and status by topic or partition: SUCCESS, or RUNNING without `wait`, also for a compaction that ran
@@ -489,18 +490,22 @@ class PulsarCompactTopicOperator(_AdminOperator):
         self._killed = False
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
-        topics = _partitions(admin, self.topic) or [self.topic]
-        before = {topic: _compacted_ledger(admin, topic) for topic in topics}
-        for topic in topics:
-            self._start(admin, topic)
         deadline = time.monotonic() + self.timeout_seconds
-        status = {topic: self._ended(admin, topic, deadline) for topic in topics}
-        if self.wait:
+        try:
+            topics = _partitions(admin, self.topic) or [self.topic]
+            before = {topic: _compacted_ledger(admin, topic) for topic in topics}
             for topic in topics:
-                self._used(admin, topic, before[topic])
+                self._start(admin, topic, deadline)
+            status = {topic: self._ended(admin, topic, deadline) for topic in topics}
+            if self.wait:
+                for topic in topics:
+                    self._used(admin, topic, before[topic], deadline)
+        finally:
+            # The operator may be executed again in this process, as by `dag.test()`.
+            self._killed = False
         return {"status": status}
 
-    def _start(self, admin: AdminClient, topic: str) -> None:
+    def _start(self, admin: AdminClient, topic: str, deadline: float) -> None:
         from pulsar_native.admin import AdminError
 
         try:
@@ -511,7 +516,7 @@ class PulsarCompactTopicOperator(_AdminOperator):
                 raise
             if not self.wait:
                 return
-            self._ended(admin, topic, time.monotonic() + self.timeout_seconds)
+            self._ended(admin, topic, deadline)
             admin.compact(topic)
 
     def _ended(self, admin: AdminClient, topic: str, deadline: float) -> str:
@@ -524,25 +529,29 @@ class PulsarCompactTopicOperator(_AdminOperator):
                 )
             if status != "RUNNING" or not self.wait:
                 return status
-            if self._killed:
-                raise AirflowException(f"{self._action()}: the task was killed")
+            self._check_killed()
             if time.monotonic() >= deadline:
                 raise AirflowException(f"{self._action()}: {topic} is not compacted after {self.timeout_seconds:g} s")
             time.sleep(_LOOK_SECONDS)
 
-    def _used(self, admin: AdminClient, topic: str, before: int) -> None:
+    def _used(self, admin: AdminClient, topic: str, before: int, deadline: float) -> None:
         """Wait until reads use the new compacted ledger, since SUCCESS comes a moment too early.
 
         See broker-behaviour.md#compaction-in-use. A topic without messages gets none.
         """
-        deadline = time.monotonic() + _USE_SECONDS
+        deadline = min(deadline, time.monotonic() + _USE_SECONDS)
         while _compacted_ledger(admin, topic) in (before, -1):
             if not admin.internal_stats(topic).get("numberOfEntries"):
                 return
+            self._check_killed()
             if time.monotonic() >= deadline:
                 self.log.warning("%s: %s is compacted, but reads may not use that yet", self._action(), topic)
                 return
             time.sleep(_LOOK_SECONDS)
+
+    def _check_killed(self) -> None:
+        if self._killed:
+            raise AirflowException(f"{self._action()}: the task was killed")
 
     def on_kill(self) -> None:
         """End the wait; the broker goes on compacting."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -142,42 +143,30 @@ class PulsarSetPoliciesOperator(BaseOperator):
 
     def _steps(self, admin: AdminClient, place: str) -> dict[str, tuple[Callable[[], None], Callable[[], Any], Any]]:
         """Return for each policy: what sets it, what reads it, and what is to be read then."""
+        minutes = self.retention_minutes
+        retention = (minutes, self.retention_mb) if isinstance(minutes, int) else minutes
+        policies: dict[str, tuple[Any, Callable[..., None], Callable[[str], None], Callable[[str], Any]]] = {
+            "retention": (retention, admin.set_retention, admin.remove_retention, admin.get_retention),
+            "message_ttl": (
+                self.message_ttl_seconds,
+                admin.set_message_ttl,
+                admin.remove_message_ttl,
+                admin.get_message_ttl,
+            ),
+            "deduplication": (
+                self.deduplication,
+                admin.set_deduplication,
+                admin.remove_deduplication,
+                admin.get_deduplication,
+            ),
+        }
         steps: dict[str, tuple[Callable[[], None], Callable[[], Any], Any]] = {}
-        minutes, mb, ttl, dedup = (
-            self.retention_minutes,
-            self.retention_mb,
-            self.message_ttl_seconds,
-            self.deduplication,
-        )
-        if minutes == REMOVE:
-            steps["retention"] = (lambda: admin.remove_retention(place), lambda: admin.get_retention(place), None)
-        elif isinstance(minutes, int) and mb is not None:
-            wanted = (minutes, mb)
-            steps["retention"] = (
-                lambda: admin.set_retention(place, *wanted),
-                lambda: admin.get_retention(place),
-                wanted,
-            )
-        if ttl == REMOVE:
-            steps["message_ttl"] = (lambda: admin.remove_message_ttl(place), lambda: admin.get_message_ttl(place), None)
-        elif isinstance(ttl, int):
-            steps["message_ttl"] = (
-                lambda: admin.set_message_ttl(place, ttl),
-                lambda: admin.get_message_ttl(place),
-                ttl,
-            )
-        if dedup == REMOVE:
-            steps["deduplication"] = (
-                lambda: admin.remove_deduplication(place),
-                lambda: admin.get_deduplication(place),
-                None,
-            )
-        elif isinstance(dedup, bool):
-            steps["deduplication"] = (
-                lambda: admin.set_deduplication(place, dedup),
-                lambda: admin.get_deduplication(place),
-                dedup,
-            )
+        for name, (wanted, change, remove, read) in policies.items():
+            if wanted == REMOVE:
+                steps[name] = (partial(remove, place), partial(read, place), None)
+            elif wanted is not None:
+                values = wanted if isinstance(wanted, tuple) else (wanted,)
+                steps[name] = (partial(change, place, *values), partial(read, place), wanted)
         if self.backlog_quota_bytes is not None or self.backlog_quota_seconds is not None:
             steps["backlog_quota"] = self._quota_step(admin, place)
         return steps

@@ -21,6 +21,7 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -121,7 +122,7 @@ class EventPublisher:
         self._client: Client | None = None
         self._producers: dict[str, Producer[Any]] = {}
         self._retry_after: dict[str, float] = {}
-        self._dropped = 0
+        self._dropped: Counter[str] = Counter()
 
     def put(self, topic: str, key: str, body: dict[str, Any]) -> None:
         """Queue an event; drop it, and log that, when the queue is full.
@@ -138,12 +139,13 @@ class EventPublisher:
         """Wait until what was queued has a receipt or an error; return False after so many seconds."""
         if self._thread is None:
             return True
-        done = threading.Event()
+        done, deadline = threading.Event(), time.monotonic() + seconds
         try:
+            # A full queue has no place before the broker answers.
             self._waiting.put(done, timeout=seconds)
         except queue.Full:
             return False
-        return done.wait(seconds)
+        return done.wait(max(0.0, deadline - time.monotonic()))
 
     def _start(self) -> None:
         with self._lock:
@@ -194,8 +196,10 @@ class EventPublisher:
             found = client.create_producer(self._name(topic), block_if_queue_full=False, batching_enabled=True)
             self._producers[topic] = found
             _log.info("Events go to %s as %s", topic, self._options.source)
-            if self._dropped:
-                _log.warning("The topic %s is there after %s lost events of this process", topic, self._dropped)
+            with self._lock:
+                dropped = self._dropped.pop(topic, 0)
+            if dropped:
+                _log.warning("The topic %s is there after %s lost events of this process", topic, dropped)
         return found
 
     def _opened(self) -> Client:
@@ -244,20 +248,20 @@ class EventPublisher:
             return
         seconds = self._options.topic_check_retry_interval
         self._retry_after[topic] = time.monotonic() + seconds
-        producer = self._producers.pop(topic, None)
-        if producer is not None:
-            producer.close()
+        self._drop(topic, f"{type(error).__name__}: {error}; the next try is in {seconds:g} s")
+        _close(self._producers.pop(topic, None))
         if not self._producers and not _is_in_task():
             # The connection may be corrected until then: a hook reads it once.
             client, self._client, self._hook = self._client, None, None
-            if client is not None:
-                client.close()
-        self._drop(topic, f"{type(error).__name__}: {error}; the next try is in {seconds:g} s")
+            _close(client)
 
     def _drop(self, topic: str, reason: str | None) -> None:
-        self._dropped += 1
+        # Called by three threads: that of a listener, this object's own, and that of receipts.
+        with self._lock:
+            self._dropped[topic] += 1
+            dropped = self._dropped[topic]
         if reason is not None:
-            _log.warning("An event for %s is lost: %s (%s lost so far)", topic, reason, self._dropped)
+            _log.warning("An event for %s is lost: %s (%s lost so far)", topic, reason, dropped)
 
     def _flush_producers(self) -> None:
         for topic, producer in list(self._producers.items()):
@@ -265,6 +269,15 @@ class EventPublisher:
                 producer.flush()
             except Exception as error:
                 self._give_up(topic, error)
+
+
+def _close(opened: Client | Producer[Any] | None) -> None:
+    """Close what has failed; log that it cannot be closed, which must not keep the others from their work."""
+    try:
+        if opened is not None:
+            opened.close()
+    except Exception as error:
+        _log.warning("Events to Pulsar: %s: %s", type(error).__name__, error)
 
 
 def _is_in_task() -> bool:

@@ -13,13 +13,16 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pulsar.cut_notes import cut_entries, cut_notes, push_cut
 from airflow_provider_pulsar.exceptions import staged
-from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator, _cut_entries, _cut_notes, _push_cut
+from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.state import TaskState
+from airflow_provider_pulsar.transfers._arguments import inherited_fields, refuse_excluded
 from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from pulsar_native import Client
@@ -87,8 +90,8 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("topic", "topic_pattern", "subscription", "table", "max_messages", "max_bytes", "max_seconds"),
-        *("dead_letter_topic", "retry_letter_topic"),
+        *inherited_fields(ConsumeBatchOperator.template_fields, _NOT_OURS),
+        "table",
     )
 
     def __init__(
@@ -106,9 +109,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         sql_hook_params: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in _NOT_OURS:
-            if name in kwargs:
-                validation.refuse(f"PulsarToSqlOperator writes rows of a table: leave {name} out")
+        refuse_excluded(kwargs, _NOT_OURS, "PulsarToSqlOperator writes rows of a table")
         self.sql_conn_id = sql_conn_id
         self.table = table
         self.columns = columns
@@ -156,7 +157,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
                     with suppress(Exception):
                         # What is not committed by now never is.
                         connection.rollback()
-            _push_cut(context, job)
+            push_cut(context, job)
             manifest = {"table": self.table, "rows": found["count"], **found}
             for name in ("path", "format"):
                 manifest.pop(name, None)
@@ -176,7 +177,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         """Acknowledge what earlier runs have committed, run the job, and return it with its manifest."""
         from pulsar_native.jobs.consuming import ConsumeJob
 
-        notes = _cut_notes(context)
+        notes = cut_notes(context)
         state = self._state(context, settings, database, connection)
         for other in _unacknowledged(state):
             self.log.info("A batch of another run is committed but not acknowledged: acknowledging it first")
@@ -184,8 +185,20 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
             self._run(earlier, context)
             # Such a run has pushed none.
             notes.append(earlier.cut)
-        job = ConsumeJob(settings, client, state, self.log, callbacks, cut=_cut_entries(notes, settings))
+        job = ConsumeJob(settings, client, state, self.log, callbacks, cut=cut_entries(notes, settings))
         return job, self._run(job, context)
+
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_pulsar import openlineage
+        from airflow_provider_pulsar.lineage import statement_datasets
+
+        found = super()._openlineage()
+        # The statement's values do not matter.
+        _, tables = statement_datasets(self.sql_conn_id, self.sql_hook_params, f"INSERT INTO {self.table} VALUES (1)")
+        result = self._lineage.result
+        counted = {"rows": result["rows"]} if "rows" in result else None
+        found.outputs += [openlineage.output_dataset(name, counted) for name in tables]
+        return found
 
     def _sink(self, database: DbApiHook, connection: Any, settings: ConsumeSettings) -> SqlSink:
         from pulsar_native.jobs.sql_sink import RowMapping, SqlSink

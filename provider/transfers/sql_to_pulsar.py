@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.operators.publish import PublishOperator
+from airflow_provider_pulsar.transfers._arguments import inherited_fields, refuse_excluded
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.sources import Source
 from pulsar_native.jobs.sql_source import FETCH_SIZE, query_source
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 _NOT_OURS = ("messages", "file", "file_format", "op_kwargs", "envelope")
@@ -48,8 +50,8 @@ class SqlToPulsarOperator(PublishOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("topic", "sql", "parameters", "schema_definition", "properties"),
-        *("identity", "create_subscription"),
+        *inherited_fields(PublishOperator.template_fields, _NOT_OURS),
+        *("sql", "parameters"),
     )
     template_ext: Sequence[str] = (".sql",)
     template_fields_renderers = {"sql": "sql", "parameters": "json", "schema_definition": "json"}  # noqa: RUF012
@@ -65,9 +67,7 @@ class SqlToPulsarOperator(PublishOperator):
         fetch_size: int = FETCH_SIZE,
         **kwargs: Any,
     ) -> None:
-        for name in _NOT_OURS:
-            if kwargs.get(name) is not None:
-                validation.refuse(f"SqlToPulsarOperator publishes the rows of sql: leave {name} out")
+        refuse_excluded(kwargs, _NOT_OURS, "SqlToPulsarOperator publishes the rows of sql")
         self.sql = sql
         self.sql_conn_id = sql_conn_id
         self.parameters = parameters
@@ -96,6 +96,15 @@ class SqlToPulsarOperator(PublishOperator):
             return connection
 
         return query_source(connect, sql, parameters, fetch_size=self.fetch_size)  # type: ignore[arg-type]
+
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_pulsar import openlineage
+        from airflow_provider_pulsar.lineage import statement_datasets
+
+        found = super()._openlineage()
+        tables, _ = statement_datasets(self.sql_conn_id, self.sql_hook_params, self.sql)
+        found.inputs += [openlineage.input_dataset(name) for name in tables]
+        return found
 
     def _again(self, context: Context) -> Callable[[], Source]:
         return lambda: self._source(context)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import airflow
@@ -91,12 +94,65 @@ def test_provider_info_lists_every_module() -> None:
         "sensors": "Sensor",
         "triggers": "Trigger",
     }
-    for folder, ending in public.items():
-        for file in (root / folder).glob("*.py"):
-            module = importlib.import_module(f"airflow_provider_pulsar.{folder}.{file.stem}".removesuffix(".__init__"))
-            own = [v for v in vars(module).values() if getattr(v, "__module__", None) == module.__name__]
-            if any(isinstance(v, type) and v.__name__.endswith(ending) and v.__name__[0] != "_" for v in own):
-                assert module.__name__ in listed
+    expected = {
+        module.__name__
+        for folder, ending in public.items()
+        for module in modules_of(root / folder)
+        if any(name.endswith(ending) for name in public_classes(module))
+    }
+    # Each folder has some: a suffix of other names would find nothing.
+    assert {name.split(".")[1] for name in expected} == set(public) and len(expected) >= 20
+    assert expected - listed == set()
+
+
+def modules_of(folder: Path) -> list[ModuleType]:
+    """Return the modules of a package of this provider."""
+    names = (f"airflow_provider_pulsar.{folder.name}.{file.stem}" for file in sorted(folder.glob("*.py")))
+    return [importlib.import_module(name.removesuffix(".__init__")) for name in names]
+
+
+def public_classes(module: ModuleType) -> list[str]:
+    """Return the names of the classes a module defines."""
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    return [value.__name__ for value in own if isinstance(value, type) and value.__name__[0] != "_"]
+
+
+def described_modules(page: str) -> set[str]:
+    """Return the modules of a page of the reference."""
+    return set(re.findall(r"^.. automodule:: (\S+)$", (ROOT / "docs" / "reference" / page).read_text(), re.MULTILINE))
+
+
+def module_of(path: str) -> str:
+    """Return the name of a module, or of the one that has the class or function of this name."""
+    with suppress(ModuleNotFoundError):
+        return importlib.import_module(path).__name__
+    return importlib.import_module(path.rpartition(".")[0]).__name__
+
+
+def test_reference_has_every_module_of_provider_yaml() -> None:
+    modules = {module_of(path) for path in classes_and_modules(get_provider_info())}
+    assert len(modules) >= 25
+    assert modules - described_modules("airflow.md") == set()
+
+
+def test_reference_has_every_job_module_docs_import() -> None:
+    texts = [page.read_text() for page in (ROOT / "docs").glob("**/*.md") if "_build" not in page.parts]
+    imported = {name for text in texts for name in re.findall(r"(?:from|import) (pulsar_native\.jobs\.\w+)", text)}
+    assert len(imported) >= 6
+    assert imported - described_modules("jobs.md") == set()
+
+
+def test_configuration_page_has_every_option() -> None:
+    page = (ROOT / "docs" / "airflow-configuration.md").read_text()
+    found = re.findall(r"^(?:## `\[(\w+)\]`|\| `(\w+)` \| (.*) \| (.*) \| (.*) \|)$", page, re.MULTILINE)
+    expected: list[tuple[str, ...]] = []
+    for section, described in get_provider_info()["config"].items():
+        expected.append((section, "", "", "", ""))
+        for name, option in described["options"].items():
+            values = (f"`{option[key]}`" if option[key] else "–" for key in ("default", "example"))
+            expected.append(("", name, " ".join(option["description"].split()), *values))
+    assert len(expected) >= 18
+    assert found == expected
 
 
 def test_provider_info_names_files_that_exist() -> None:

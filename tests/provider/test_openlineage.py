@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.postgres.hooks.postgres import PostgresHook
 from airflow.sdk.lineage import get_hook_lineage_collector
 
 from airflow_provider_pulsar import openlineage
+from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.lineage import event_extra
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from airflow_provider_pulsar.transfers.pulsar_to_sql import PulsarToSqlOperator
+from airflow_provider_pulsar.transfers.sql_to_pulsar import SqlToPulsarOperator
 from support.brokers import Broker, NewTopic
 from support.spark_submits import RecordedSubmit
 from support.tasks import dag_in, states_of, xcom_of
@@ -20,6 +24,30 @@ from support.tasks import dag_in, states_of, xcom_of
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
 DEFINITION = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": ["null", "long"]}]}
+
+
+def test_openlineage_of_sql_transfers(
+    monkeypatch: pytest.MonkeyPatch, topic: NewTopic, connection: Callable[..., str]
+) -> None:
+    connection("shop", conn_type="postgres", host="db.example", port=5433, schema="shop")
+    monkeypatch.setattr(PostgresHook, "get_openlineage_default_schema", lambda _: "public")
+    name, by = topic(), {"task_id": "t", "sql_conn_id": "shop"}
+    load = PulsarToSqlOperator(**by, topic=name, subscription="s", table="sales.orders", columns=("n",))
+    publish = SqlToPulsarOperator(**by, topic=name, sql="SELECT a.n FROM orders a JOIN sales.items b ON a.n = b.n")
+    found = load.get_openlineage_facets_on_start()
+    assert [each.name for each in found.inputs] == [f"persistent://public/default/{name.rpartition('/')[2]}"]
+    assert [(each.namespace, each.name) for each in found.outputs] == [
+        ("postgres://db.example:5433", "shop.sales.orders")
+    ]
+    load._lineage.succeed(load, {}, PulsarHook(), {"topics": [name], "count": 3, "rows": 3})
+    found = load.get_openlineage_facets_on_complete(None)
+    assert found.outputs[0].outputFacets["outputStatistics"].rowCount == 3
+    found = publish.get_openlineage_facets_on_start()
+    assert [each.name for each in found.inputs] == ["shop.public.orders", "shop.sales.items"]
+    assert len(found.outputs) == 1
+    # A database that tells nothing leaves the topic.
+    connection("shop", conn_type="sqlite", host="/tmp/shop.db")
+    assert not load.get_openlineage_facets_on_start().outputs
 
 
 @pytest.mark.proves("A23")

@@ -147,6 +147,7 @@ def test_outlets_of_operators_get_counts_and_ids(
     assert len(written) == 2 and written[0] == written[1]
     assert written[0]["count"] == 3 and written[0]["manifest"]["topic"] == name
     assert sum(part["count"] for part in written[0]["manifest"]["partitions"].values()) == 3
+    assert set(written[0]["ids"]) == set(written[0]["manifest"]["partitions"])
     assert all(ids["first"] and ids["last"] for ids in written[0]["ids"].values())
     assert events["publish", f"{broker.service_url}/public/default/another"] == [{}]
     (read,) = events["consume", path.as_uri()]

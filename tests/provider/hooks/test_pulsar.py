@@ -294,6 +294,23 @@ def test_hook_async_connection_in_a_running_loop(secure: Connection, tmp_path: P
     assert admin is not None
 
 
+def test_hook_is_outdated_after_another_connection(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"service_url": URL, "auth_method": "token", "token": "one"}
+    conn_id = connection("renewed", **old)
+
+    async def work() -> list[bool]:
+        hook, found = PulsarHook(conn_id), []
+        await hook.aclient_config()
+        for changed in ({}, {"token": "two"}, {"service_url": "pulsar://127.0.0.1:6651"}, {"no_field": "x"}):
+            connection("renewed", **{**old, **changed})
+            found.append(await hook.ais_outdated())
+        monkeypatch.delenv("AIRFLOW_CONN_RENEWED")
+        return [*found, await hook.ais_outdated()]
+
+    # False for one that is wrong or missing, too: no client can be made of it.
+    assert asyncio.run(work()) == [False, True, True, False, False]
+
+
 @pytest.fixture
 def secure(secure_broker: Standalone, connection: Connection) -> Connection:
     """Give what defines a connection to the broker that demands tokens."""
@@ -423,6 +440,16 @@ def test_hook_credentials_for_the_spark_source(
         assert {"longer-secret", "p4ssword"} & set(found.secrets())
 
 
+# ---- lineage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["read", "written"])
+def test_hook_lineage_of_wrong_topic_raises(side: str, connection: Connection) -> None:
+    hook = PulsarHook(connection(service_url=URL))
+    with pytest.raises(AirflowException, match=r"No lineage can be reported: .*a/b"):
+        hook.report_lineage(**{side: ["t", "a/b"]})
+
+
 # ---- masking ---------------------------------------------------------------------------------------------------------
 
 
@@ -457,15 +484,20 @@ def base64_of(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_hook_masks_fetched_token(connection: Connection) -> None:
-    from airflow.sdk._shared.secrets_masker import redact
+@pytest.mark.parametrize("by_header", [False, True])
+def test_hook_masks_fetched_token(by_header: bool, connection: Connection) -> None:
+    from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
 
+    reset_secrets_masker()
     with token_issuer("token-that-was-fetched") as issuer:
         fields = {**_OAUTH2, "oauth2_issuer_url": issuer, "oauth2_client_secret": "client-secret-value"}
         authentication = PulsarHook(connection(service_url=URL, **fields)).client_config().authentication
         assert authentication is not None
         assert redact("token-that-was-fetched") == "token-that-was-fetched"
-        assert authentication.auth_data() == b"token-that-was-fetched"
+        if by_header:
+            assert authentication.http_headers() == {"Authorization": "Bearer token-that-was-fetched"}
+        else:
+            assert authentication.auth_data() == b"token-that-was-fetched"
         assert redact("token-that-was-fetched") == "***"
 
 

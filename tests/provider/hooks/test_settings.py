@@ -87,6 +87,21 @@ def test_pem_texts_of_client_certificate(spell: Callable[[str], str], connection
     assert _BODY[:20] not in repr(hook.connection_options()) + repr(config) + repr(vars(hook))
 
 
+@pytest.mark.usefixtures("own_folder")
+def test_pem_texts_are_not_written_in_the_loop(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, in_loop = credentials_file.write, []
+
+    def record(*arguments: str) -> Path:
+        in_loop.append(asyncio._get_running_loop() is not None)
+        return write(*arguments)
+
+    monkeypatch.setattr(credentials_file, "write", record)
+    hook = PulsarHook(connection(service_url="pulsar+ssl://h:1", tls_trust_certs=CERTIFICATE))
+    path = asyncio.run(hook.aclient_config()).tls_trust_certs_file_path
+    assert path is not None and Path(path).read_text() == CERTIFICATE
+    assert in_loop == [False]
+
+
 @pytest.mark.proves("A3")
 def test_pem_private_keys_are_masked(connection: Connection) -> None:
     from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
@@ -229,8 +244,10 @@ def test_connection_half_surrogate_raises() -> None:
 
 
 @pytest.mark.proves("A4")
-@pytest.mark.parametrize("by_path", [False, True])
-def test_athenz_role_token_from_connection(by_path: bool, connection: Connection, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("by_path", "by_header"), [(False, False), (True, True)])
+def test_athenz_role_token_from_connection(
+    by_path: bool, by_header: bool, connection: Connection, tmp_path: Path
+) -> None:
     from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -257,10 +274,14 @@ def test_athenz_role_token_from_connection(by_path: bool, connection: Connection
         )
         plugin = hook.client_config().authentication
         assert plugin is not None and plugin.method_name == "athenz"
-        assert plugin.auth_data() == b"v=Z1;d=the-role"
+        assert "the-role" in str(redact("sent v=Z1;d=the-role"))
+        found = [*plugin.http_headers().values()] if by_header else [plugin.auth_data().decode()]
+        assert found == ["v=Z1;d=the-role"]
         assert "the-role" not in str(redact("sent v=Z1;d=the-role"))
         assert ";k=7;" in zts.asked[0].headers["Athenz-Principal-Auth"]
-    with pytest.raises(AirflowException, match="spark_credentials_ref"):
+    with pytest.raises(
+        AirflowException, match=r"of another method \(token, basic, oauth2, tls\).*spark_credentials_ref"
+    ):
         hook.credentials()
 
 

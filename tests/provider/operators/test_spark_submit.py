@@ -472,7 +472,7 @@ def test_submit_waits_across_master_restart(kind: Any, tmp_path: Path, caplog: p
     options = load if kind is PulsarSparkLoadOperator else {}
     operator = job(RecordedSubmit(tmp_path), kind, status_poll_interval=0, **options)
     operator.execute(context_of(store=StateStore()))
-    assert "Waiting for the Spark driver driver-1: " in caplog.text and "HTTP 503" not in caplog.text
+    assert "Waiting for the Spark driver driver-1: " in caplog.text and "NotServed: HTTP 503" in caplog.text
 
 
 def test_driver_trigger_waits_across_master_restart(restarting: str) -> None:

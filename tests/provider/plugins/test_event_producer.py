@@ -20,6 +20,7 @@ from airflow_provider_pulsar.get_provider_info import get_provider_info
 from airflow_provider_pulsar.plugins import event_producer
 from airflow_provider_pulsar.plugins.event_producer import (
     DagRunListener,
+    EventPublisher,
     Filter,
     LifecycleListener,
     Options,
@@ -29,6 +30,7 @@ from airflow_provider_pulsar.plugins.event_producer import (
 )
 from pulsar_native import AdminClient
 from support.brokers import Broker, NewTopic
+from support.clock import stopped_clock
 from support.errors import Unprintable
 from support.publish_tasks import read_all
 from support.tasks import dag_in
@@ -182,7 +184,7 @@ def test_corrected_connection_is_taken_up(
     listener, _ = configure(dag_run_events_enabled=True, dagrun_topic=name, **options)
     listener.on_dag_run_running(dag_run=RUN, msg="")
     publisher = listener._sender._publisher
-    assert publisher.flush(20) and publisher._dropped == 1
+    assert publisher.flush(20) and publisher._dropped == {name: 1}
     connection("events_corrected", service_url=broker.service_url)
     listener.on_dag_run_success(dag_run=RUN, msg="")
     assert publisher.flush(20)
@@ -233,6 +235,63 @@ def test_lost_events_are_counted_when_topic_is_there(
     assert "is there after 3 lost events" in caplog.text
 
 
+class FakeClient:
+    """Client of producers that only their topic's name tells apart; closing anything raises."""
+
+    def create_producer(self, topic: str, **_: object) -> Any:
+        """Return a producer."""
+        return SimpleNamespace(topic=topic, close=self.close)
+
+    def close(self) -> None:
+        """Raise."""
+        raise OSError("cannot be closed")
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give a publisher whose client needs no broker, and whose topics are there."""
+    made: Any = EventPublisher(Options())
+    monkeypatch.setattr(made, "_hook", SimpleNamespace(topic_name=str))
+    monkeypatch.setattr(made, "_client", FakeClient())
+    monkeypatch.setattr(made, "_require", lambda topic: None)
+    return made
+
+
+def test_lost_events_are_counted_by_topic(publisher: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for topic in ("a", "a", "b"):
+        publisher._drop(topic, "for a test")
+    assert "An event for b is lost: for a test (1 lost so far)" in caplog.text
+    for topic in ("b", "a", "c"):
+        publisher._producer(topic)
+        # As after a failure: the producer is made anew, and its losses were told.
+        del publisher._producers[topic]
+        publisher._producer(topic)
+    told = [each.getMessage() for each in caplog.records if "lost events" in each.getMessage()]
+    assert told == [
+        f"The topic {name} is there after {n} lost events of this process" for name, n in (("b", 1), ("a", 2))
+    ]
+
+
+def test_lost_event_counts_if_close_raises(publisher: Any, caplog: pytest.LogCaptureFixture) -> None:
+    publisher._producer("a")
+    publisher._give_up("a", RuntimeError("no broker"))
+    assert publisher._dropped == {"a": 1} and (publisher._client, publisher._hook) == (None, None)
+    assert caplog.text.count("cannot be closed") == 2
+
+
+def test_flush_with_a_full_queue_keeps_its_limit(publisher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waited = stopped_clock(monkeypatch, event_producer), []
+
+    def put(done: Any, timeout: float) -> None:
+        clock.advance(timeout * 0.75)
+        monkeypatch.setattr(done, "wait", waited.append)
+
+    monkeypatch.setattr(publisher, "_thread", object())
+    monkeypatch.setattr(publisher, "_waiting", SimpleNamespace(put=put))
+    publisher.flush(8)
+    assert waited == [pytest.approx(2)]
+
+
 @pytest.mark.usefixtures("pulsar_conn")
 def test_silent_admin_url_ends_the_look_in_time(
     configure: Configure, connection: Callable[..., str], broker: Broker, topic: NewTopic
@@ -246,7 +305,7 @@ def test_silent_admin_url_ends_the_look_in_time(
         publisher = listener._sender._publisher
         # Twenty seconds at most; the connection's own time-out is 30.
         assert publisher.flush(20)
-        assert publisher._dropped == 1
+        assert publisher._dropped == {listener._topic: 1}
 
 
 @pytest.mark.parametrize(
