@@ -140,7 +140,7 @@ if TYPE_CHECKING:
         PushConsumerStats,
         ShutdownReport,
     )
-    from pulsar_native.schema import BytesSchema
+    from pulsar_native.schema import BytesSchema, SchemaInfo, SchemaType
     from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
     from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
     from pulsar_native.sync import Client, Consumer, Producer, Reader, TableView, Transaction
@@ -207,7 +207,7 @@ _IMPORTED_AT_USE = {
         "PushConsumerStats",
         "ShutdownReport",
     ),
-    "pulsar_native.schema": ("BytesSchema",),
+    "pulsar_native.schema": ("BytesSchema", "SchemaInfo", "SchemaType"),
     "pulsar_native.service_info": ("AutoClusterFailover", "PolledServiceInfo", "ServiceInfo", "ServiceInfoProvider"),
     "pulsar_native.stats": (
         "ClientStats",
@@ -225,6 +225,7 @@ _MODULE_OF = {name: module for module, names in _IMPORTED_AT_USE.items() for nam
 # Attributes of the package without an import of their own, as in the official client.
 _SUBMODULES = frozenset(
     (
+        "__about__",
         "admin",
         "arrow",
         "auth",
@@ -370,6 +371,8 @@ __all__ = [
     "RegexSubscriptionMode",
     "Result",
     "RoutedMessage",
+    "SchemaInfo",
+    "SchemaType",
     "SerDe",
     "ServiceInfo",
     "ServiceInfoProvider",

@@ -67,6 +67,21 @@ def test_submodule_is_attribute_without_import(name: str) -> None:
     assert run(f"import pulsar_native as pulsar; print(pulsar.{name}.__name__)") == f"pulsar_native.{name}"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["schema.schema_avro.AvroSchema", "schema.schema.JsonSchema", "schema.definition.Record", "__about__.__version__",
+     "schema.schema_protobuf.ProtobufNativeSchema", "SchemaType.AVRO", "SchemaInfo"],
+)  # fmt: skip
+def test_name_is_there_after_import(name: str) -> None:
+    assert run(f"import pulsar_native as pulsar; pulsar.{name}; print('there')") == "there"
+
+
+def test_schema_loads_official_modules_at_first_use() -> None:
+    loaded = "[name for name in sys.modules if name.startswith('pulsar_native.schema.schema')]"
+    assert run(f"import sys, pulsar_native.schema as s; print({loaded}, 'schema_avro' in dir(s))") == "[] True"
+    assert run("import pulsar_native.schema as s; print(hasattr(s, 'schemas'))") == "False"
+
+
 def test_every_public_name_resolves() -> None:
     missing = [name for name in pulsar_native.__all__ if not hasattr(pulsar_native, name)]
     assert missing == []

@@ -18,6 +18,7 @@ from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.arrow.package import import_pyarrow
 from pulsar_native.asyncio._base import Closeable
+from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.engine.consumer.ack_receipts import completing
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
@@ -34,8 +35,6 @@ from pulsar_native.stats import CloseReport, ConsumerStats
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from pulsar_native.asyncio.transaction import Transaction
 
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from pulsar_native._options import MessageOptions
 from pulsar_native._type_vars import S, T_contra
 from pulsar_native.asyncio._base import Closeable, returns_coroutine
 from pulsar_native.asyncio.send_future import MessageIdFuture, SendFuture
+from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.engine.eager_call import EagerCall
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, check_loop, generation, this_process
@@ -35,8 +36,6 @@ from pulsar_native.stats import CloseReport, ProducerStats
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from pulsar_native.asyncio.transaction import Transaction
 
 
 _WaitingSend = tuple[asyncio.Future[None], Callable[[], Backpressure | None]]

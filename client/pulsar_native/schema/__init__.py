@@ -1,5 +1,10 @@
 """Schemas: encoding of values into message payloads, and their definitions in the broker's schema registry."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema, GenericRecord
 from pulsar_native.schema.avro_schema import AvroSchema
 from pulsar_native.schema.base import BytesSchema, Schema, StringSchema, WriterSchemas
@@ -92,3 +97,16 @@ __all__ = [
     "schema_from_info",
     "wire_schema",
 ]
+
+# Attributes of the package without an import of their own, as in the official client.
+_SUBMODULES = frozenset(("definition", "schema", "schema_avro", "schema_protobuf"))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SUBMODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBMODULES})

@@ -7,6 +7,7 @@ client's, so that both clients share one version.
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -34,11 +35,15 @@ class AvroSchema(Schema[T], Generic[T]):
     "-type" with that of a record, chooses another. Raises `InvalidConfiguration` for a class or definition that cannot
     be used.
 
-    :param record_cls: subclass of `Record`, dataclass, or pydantic model; or a definition.
+    :param record_cls: subclass of `Record`, dataclass, or pydantic model; another class with a class method `schema`
+        that returns its definition, which is written by `vars` and made by keywords; or a definition.
     :param schema_definition: Avro definition of dictionaries, as a dict or JSON text; with a class, the class is used.
     :param ignore_unknown_fields: False raises `InvalidRecord` for keys that the definition does not have. Default True:
         they are left out, as by the official client.
     """
+
+    # Whether `decode` is called with the version, too.
+    _decode_has_version = True
 
     @overload
     def __init__(self: AvroSchema[R], record_cls: type[R], schema_definition: object = None) -> None: ...
@@ -58,13 +63,22 @@ class AvroSchema(Schema[T], Generic[T]):
         ignore_unknown_fields: bool = True,
     ) -> None:
         self._fastavro = _import_fastavro()
-        self._record_cls, self._model, self._definition = record_source(record_cls, schema_definition, json=False)
-        super().__init__(self._record_cls, SchemaType.AVRO, self._definition, "AVRO")
-        self._parsed = self._parse(self._definition)
-        self._flat = _flat_fields(self._definition)
+        # `_schema` is what subclasses of the official client's class know the definition by.
+        self._record_cls, self._model, self._schema = record_source(record_cls, schema_definition, json=False)
+        super().__init__(self._record_cls, SchemaType.AVRO, self._schema, "AVRO")
+        self._parsed = self._parse(self._schema)
+        self._flat = _flat_fields(self._schema)
         self._ignore_unknown_fields = ignore_unknown_fields
         self._find_writer: WriterSchemas | None = None
         self._writers: dict[bytes, tuple[Any, Any]] = {}
+        # Version that `decode` reads without being given one, and this schema at the versions of messages.
+        self._version: bytes | None = None
+        self._at_versions: dict[bytes, AvroSchema[T]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # One written for the official client has no such parameter.
+        cls._decode_has_version = "schema_version" in inspect.signature(cls.decode).parameters
 
     def encode(self, obj: T) -> bytes:
         """Return Avro binary without any header; raises `InvalidRecord`."""
@@ -78,7 +92,7 @@ class AvroSchema(Schema[T], Generic[T]):
             written = self._write_flat(obj.__dict__)
             if written is not None:
                 return written
-            value = _plain(obj)
+            value = _plain(obj if isinstance(obj, Record) else vars(obj))
         else:
             raise mismatch(obj, self._record_cls.__name__)
         if type(value) is dict and (written := self._write_flat(value)) is not None:
@@ -111,7 +125,7 @@ class AvroSchema(Schema[T], Generic[T]):
 
     def decode_many(self, payloads: Iterable[bytes | None], schema_version: bytes | None) -> list[T | None]:
         """Return the values of payloads of one schema version, None for null; see `decode`."""
-        if self._model is not None or self._record_cls is not None:
+        if self._model is not None or self._record_cls is not None or type(self).decode is not AvroSchema.decode:
             return super().decode_many(payloads, schema_version)
         writer, reader = self._writer_and_reader(schema_version)
         try:
@@ -133,6 +147,7 @@ class AvroSchema(Schema[T], Generic[T]):
 
     def _writer_and_reader(self, version: bytes | None) -> tuple[Any, Any]:
         """Return the parsed schemas to read a payload with; the reader's is None where both are the same."""
+        version = version or self._version
         if version and self._find_writer is not None:
             return self._writer_of(version)
         return self._parsed, None
@@ -149,14 +164,29 @@ class AvroSchema(Schema[T], Generic[T]):
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> T:
         """Return the value of a payload by its schema version; see `decode`."""
-        return self.decode(data, schema_version)
+        if self._decode_has_version:
+            return self.decode(data, schema_version)
+        return (self._at_version(schema_version) if schema_version else self).decode(data)
+
+    def _at_version(self, version: bytes) -> AvroSchema[T]:
+        """Return this schema for payloads of a version, for a subclass whose `decode` is not given the version."""
+        found = self._at_versions.get(version)
+        if found is None:
+            found = self._at_versions[version] = self._copied()
+            found._version = version
+        return found
+
+    def _copied(self) -> AvroSchema[T]:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def with_writer_schemas(self, find: WriterSchemas) -> AvroSchema[T]:
         """Return this schema for one topic; `find` returns the schema of a version, once per version."""
-        bound = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__)
+        bound = self._copied()
         bound._find_writer = find
         bound._writers = {}
+        bound._at_versions = {}
         return bound
 
     def _writer_of(self, version: bytes) -> tuple[Any, Any]:
@@ -184,7 +214,7 @@ class AvroSchema(Schema[T], Generic[T]):
         if name is None or own is None or _simple(name) == _simple(own):
             return writer, self._parsed
         aliases = [*self._parsed.get("aliases", ()), name]
-        return writer, self._parse({**self._definition, "aliases": aliases})
+        return writer, self._parse({**self._schema, "aliases": aliases})
 
     @cached_property
     def _own_shape(self) -> Any:
@@ -199,7 +229,7 @@ class AvroSchema(Schema[T], Generic[T]):
     @cached_property
     def _check(self) -> DatumCheck:
         return compile_check(
-            self._definition,
+            self._schema,
             ignore_unknown_fields=self._ignore_unknown_fields,
             logical_types=True,
             tuple_notation=True,

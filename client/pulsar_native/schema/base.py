@@ -41,7 +41,8 @@ class Schema(Generic[T]):
     ) -> None:
         self._record_cls: Any = record_cls
         text = b"" if schema_definition is None else definition_text(schema_definition)
-        self._info = SchemaInfo(schema_name, schema_type, text)
+        # Subclasses written for the official client know it by the second name.
+        self._info = self._schema_info = SchemaInfo(schema_name, schema_type, text)
 
     def encode(self, obj: T) -> bytes:
         """Return the payload of a value; raises `InvalidRecord`. Does not block."""

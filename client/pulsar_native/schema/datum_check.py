@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import difflib
+import numbers
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -341,9 +342,11 @@ def _unknown_names(full: str, known: Sequence[str], value: Mapping[Any, object])
 
 def _integer_check(name: str, low: int, high: int) -> _Check:
     def check_integer(value: object, strict: bool) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            if low <= value <= high:
-                return value
+        # Also the integers of NumPy, as fastavro takes them.
+        if isinstance(value, int | numbers.Integral) and not isinstance(value, bool):
+            number = int(value)
+            if low <= number <= high:
+                return number
             raise InvalidRecord(f" is {value}, out of the range of {name}")
         raise InvalidRecord(f" must be {name}, not {type(value).__name__}")
 
@@ -352,8 +355,11 @@ def _integer_check(name: str, low: int, high: int) -> _Check:
 
 def _float_check(name: str) -> _Check:
     def check_float(value: object, strict: bool) -> Any:
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            return value
+        if not isinstance(value, bool):
+            if isinstance(value, float | int):
+                return value
+            if isinstance(value, numbers.Real):
+                return float(value)  # NumPy's, as fastavro takes them.
         raise InvalidRecord(f" must be {name}, not {type(value).__name__}")
 
     return check_float

@@ -108,6 +108,10 @@ class Field(Generic[T]):
         """Return the name of the Avro type."""
         return self.avro_type
 
+    def declared(self) -> Field[Any] | RecordValue:
+        """Return what the class of the record was given: this field, or a record."""
+        return self
+
     def schema(self) -> Definition:
         """Return the Avro type with named types written out."""
         return self.definition(NamedTypes(), None)
@@ -330,6 +334,11 @@ class CustomEnum(Field[Enum]):
             raise InvalidConfiguration(f"CustomEnum needs an Enum class, not {_shown(enum_type)}")
         self.enum_type = self._python_type = enum_type
         super().__init__(default, required, required_default)
+
+    @property
+    def values(self) -> dict[Any, Enum]:
+        """Return the members by their values."""
+        return {member.value: member for member in self.enum_type.__members__.values()}
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
         """Return the enumeration, or a reference to it."""

@@ -36,7 +36,8 @@ class JsonSchema(Schema[T], Generic[T]):
     types raise `InvalidRecord`, and defaults are filled in. Raises `InvalidConfiguration` for a class or definition
     that cannot be used.
 
-    :param record_cls: subclass of `Record`, dataclass, or pydantic model; or a definition.
+    :param record_cls: subclass of `Record`, dataclass, or pydantic model; another class with a class method `schema`
+        that returns its definition, which is written by `vars` and made by keywords; or a definition.
     :param schema_definition: Avro definition of dictionaries, as a dict or JSON text; with a class, the class is used.
     :param ignore_unknown_fields: True leaves out keys that the definition does not have, instead of raising. Default
         False.
@@ -133,10 +134,11 @@ class JsonSchema(Schema[T], Generic[T]):
 
 def record_source(
     record_cls: object, schema_definition: object, *, json: bool
-) -> tuple[type[Record] | None, Model[Any] | None, dict[str, object]]:
+) -> tuple[type[Any] | None, Model[Any] | None, dict[str, object]]:
     """Return record class or model of a schema, both None for dictionaries, and its definition.
 
-    Raises `InvalidConfiguration` for anything else.
+    A record class is derived from Record, or is another one with a class method `schema`, which the official client
+    takes, too. Raises `InvalidConfiguration` for anything else.
     """
     if isinstance(record_cls, Mapping | str):
         record_cls, schema_definition = None, record_cls
@@ -149,6 +151,8 @@ def record_source(
     if isinstance(record_cls, type) and is_model(record_cls):
         model: Model[Any] = Model(record_cls, json=json)
         return None, model, model.definition
+    if isinstance(record_cls, type) and callable(describe := getattr(record_cls, "schema", None)):
+        return record_cls, None, _definition_of(describe())
     shown = class_name(record_cls if isinstance(record_cls, type) else type(record_cls))
     raise InvalidConfiguration(
         f"The record class must be derived from Record, or be a dataclass or a pydantic model, not {shown}"
@@ -176,6 +180,8 @@ def _plain(value: object) -> object:
         return value.value
     if isinstance(value, bytes):
         return value.decode()
+    if hasattr(value, "__dict__") and not isinstance(value, type):
+        return vars(value)  # In an object of a class that has a definition, as by the official client.
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 

@@ -1,16 +1,18 @@
 """Records: classes whose attributes are typed fields, with the official Python client's semantics.
 
 Rules: the fields are the attributes of the class itself, in their order, not those of a parent class. An instance has
-all of them, each converted when it is set. A record as an attribute of another record's class is a field of that type
-and its default. The constructor ignores names that are not fields, since newer messages may have more.
+all of them, each converted when it is set; one whose own constructor leaves some out is written without these. A record
+as an attribute of another record's class is a field of that type and its default. The constructor ignores names that
+are not fields, since newer messages may have more. A class with a constructor of its own is decoded through it.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.fields import (
     AcceptedAs,
     Field,
@@ -25,6 +27,8 @@ from pulsar_native.schema.fields import (
 if TYPE_CHECKING:
     from pulsar_native.schema.fields import Definition
 
+T = TypeVar("T")
+
 _OPTIONS = "_pulsar_options"
 
 
@@ -34,6 +38,8 @@ class RecordMeta(type):
     _pulsar_fields: dict[str, Field[Any]]
     # The same, for storing many values.
     _pulsar_accepted: tuple[AcceptedAs, ...]
+    # As in the official client, for programs that list a record's fields: a record stands for itself there.
+    _fields: dict[str, Field[Any] | RecordValue]
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields = {}
@@ -44,6 +50,7 @@ class RecordMeta(type):
         made = super().__new__(mcs, name, bases, namespace)
         made._pulsar_fields = fields
         made._pulsar_accepted = tuple(accepted_as(attribute, field) for attribute, field in fields.items())
+        made._fields = {attribute: field.declared() for attribute, field in fields.items()}
         return made
 
 
@@ -72,7 +79,13 @@ class Record(RecordValue, metaclass=RecordMeta):
             raise AttributeError(f"Record has no field {next(iter(values))!r}: derive a class that has it")
         if not (default is None and required_default is False and required is False):
             self._take_options({"default": default, "required_default": required_default, "required": required}, values)
-        _store(self, values)
+        if type(self).__setattr__ is _SETATTR:
+            _store(self, values)
+            return
+        _store(self, {})
+        for name in type(self)._pulsar_fields:
+            if name in values:
+                setattr(self, name, values[name])
 
     def _take_options(self, given: dict[str, object], values: dict[str, object]) -> None:
         """Keep the options of a record that becomes a field; those that the class has as fields are values."""
@@ -126,7 +139,8 @@ class Record(RecordValue, metaclass=RecordMeta):
         return self.__dict__.get(_OPTIONS, {}).get(name, otherwise)
 
     def _pulsar_values(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in type(self)._pulsar_fields}
+        state = self.__dict__
+        return {name: state[name] for name in type(self)._pulsar_fields if name in state}
 
     def _pulsar_copy(self) -> Self:
         copied = type(self).__new__(type(self))
@@ -170,6 +184,10 @@ class RecordField(Field[Record]):
         """Return the name of the record's class."""
         return type(self._prototype).__name__
 
+    def declared(self) -> Record:
+        """Return the record that the class was given."""
+        return self._prototype
+
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
         """Return the record's definition, or a reference to it."""
         return _definition(type(self._prototype), names, namespace)
@@ -199,11 +217,27 @@ def record_definition(kind: type[Record]) -> dict[str, Definition]:
     return definition
 
 
-def record_from(kind: type[Record], values: Mapping[Any, object]) -> Record:
-    """Return a record with the values of a dictionary; raises `InvalidRecord` for a wrong one."""
-    made = kind.__new__(kind)
-    _store(made, values)
-    return made
+# What `_store` does the work of.
+_INIT, _NEW, _SETATTR = Record.__init__, Record.__new__, Record.__setattr__
+
+
+def record_from(kind: type[T], values: Mapping[Any, object]) -> T:
+    """Return a record, or an object of another class with a definition, with the values of a dictionary.
+
+    Raises `InvalidRecord` for a wrong one, and errors of its own that the class's constructor raises.
+    """
+    # Asked each time: the decorator of dataclasses replaces a finished class's `__init__`.
+    if kind.__init__ is _INIT and kind.__new__ is _NEW and kind.__setattr__ is _SETATTR:
+        made: Any = kind.__new__(kind)
+        _store(made, values)
+        result: T = made
+        return result
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise  # Also `InvalidRecord`, which names the field.
+        raise InvalidRecord(f"The values do not pass the constructor of {kind.__name__}: {error}") from error
 
 
 def _store(record: Record, values: Mapping[Any, Any]) -> None:
@@ -220,9 +254,9 @@ def _store(record: Record, values: Mapping[Any, Any]) -> None:
             state[name] = field.accept(name, value)
 
 
-def record_values(record: Record) -> dict[str, Any]:
-    """Return the values of a record by field, not copied."""
-    return record._pulsar_values()
+def record_values(record: object) -> dict[str, Any]:
+    """Return the values of a record, or of an object of another class with a definition, by field, not copied."""
+    return record._pulsar_values() if isinstance(record, Record) else vars(record)
 
 
 def _definition(kind: type[Record], names: NamedTypes, namespace: str | None) -> Definition:

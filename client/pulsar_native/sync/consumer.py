@@ -44,11 +44,10 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.sync._base import Closeable
+from pulsar_native.sync.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from pulsar_native.sync.transaction import Transaction
 
 _log = get_logger("pulsar_native")
 

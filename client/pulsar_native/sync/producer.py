@@ -44,11 +44,10 @@ from pulsar_native.protocol.send_op import Callback, ResultCallback, as_callback
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 from pulsar_native.sync._base import Closeable
+from pulsar_native.sync.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from pulsar_native.sync.transaction import Transaction
 
 SendCallback = ResultCallback
 

@@ -168,6 +168,45 @@ def test_two_topics_keep_their_versions_apart() -> None:
     assert first.decode(OLD.encode(OLD.decode(b"\x02\x06\x00")), V0) == NEW_RECORD(a=3)
 
 
+class OwnDecode(AvroSchema[Any]):
+    """A `decode` as the official client's has it, which is not given the version."""
+
+    def decode(self, data: bytes) -> Any:  # type: ignore[override]
+        """Return the value in a list."""
+        return [super().decode(data)]
+
+
+class OwnDecodeOfVersion(AvroSchema[Any]):
+    """A `decode` that is given the version."""
+
+    def decode(self, data: bytes, schema_version: bytes | None = None) -> Any:
+        """Return the version and the value."""
+        return schema_version, super().decode(data, schema_version)
+
+
+def test_subclass_decode_reads_writers_versions() -> None:
+    bound = OwnDecode(NEW_RECORD).with_writer_schemas(lambda v: {V0: OLD, V1: NEW}[v].schema_info())
+    old_bytes, new_bytes = OLD.encode(OLD.decode(b"\x02\x06\x00")), NEW.encode(NEW_RECORD(a=4, added="y"))
+    for _ in range(2):
+        assert bound.decode_versioned(old_bytes, V0) == [NEW_RECORD(a=3, added="none")]
+        assert bound.decode_versioned(new_bytes, V1) == [NEW_RECORD(a=4, added="y")]
+    assert bound.decode_many([new_bytes, None], V1) == [[NEW_RECORD(a=4, added="y")], None]
+    assert bound.decode(new_bytes) == bound.decode_versioned(new_bytes, None) == [NEW_RECORD(a=4, added="y")]
+    other = bound.with_writer_schemas(lambda version: NEW.schema_info())
+    assert other.decode_versioned(new_bytes, V0) == [NEW_RECORD(a=4, added="y")]
+
+
+def test_subclass_decode_of_dictionaries_is_called() -> None:
+    schema = OwnDecode(None, NEW_RECORD.schema())
+    assert schema.decode_many([NEW.encode(NEW_RECORD(a=4, added="y"))], V1) == [[{"added": "y", "a": 4}]]
+
+
+def test_subclass_decode_with_a_version_is_given_it() -> None:
+    bound = OwnDecodeOfVersion(NEW_RECORD).with_writer_schemas(lambda version: NEW.schema_info())
+    new_bytes = NEW.encode(NEW_RECORD(a=4, added="y"))
+    assert bound.decode_versioned(new_bytes, V1) == (V1, NEW_RECORD(a=4, added="y"))
+
+
 def test_writers_that_do_not_fit() -> None:
     def missing(version: bytes) -> SchemaInfo:
         raise TopicNotFound("no such version")

@@ -78,3 +78,8 @@ def test_a_schema_of_ones_own() -> None:
 def test_a_definition_that_is_not_json() -> None:
     with pytest.raises(InvalidConfiguration, match="not JSON"):
         Schema(None, SchemaType.JSON, {"type": b"bytes"}, "x")
+
+
+def test_schema_info_has_the_official_private_name() -> None:
+    own: Schema[object] = Schema(list, SchemaType.JSON, {"type": "record"}, "MINE")
+    assert own._schema_info is own.schema_info()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pulsar_native.exceptions import InvalidConfiguration
@@ -24,6 +26,19 @@ def record(*fields: Any, **more: Any) -> dict[str, Any]:
         "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(fields)],
         **more,
     }
+
+
+def test_numbers_of_numpy_are_taken() -> None:
+    """As by fastavro, which writes the values of data frames."""
+    for kind in ("int", "long", ["null", "int"]):
+        assert type(compile_check(kind)(np.int64(5))) is int
+    for kind in ("float", "double"):
+        for number in (np.float32(1.5), np.float64(1.5), Fraction(3, 2)):
+            assert compile_check(kind)(number) == 1.5
+        assert compile_check(kind)(np.int64(4)) == 4.0
+    for kind, value in (("int", np.int64(1 << 40)), ("int", np.float32(1)), ("int", np.bool_(True)), ("float", "1")):
+        with pytest.raises(InvalidRecord):
+            compile_check(kind)(value)
 
 
 @pytest.mark.parametrize(

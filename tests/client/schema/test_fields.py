@@ -190,3 +190,7 @@ def test_bytes_that_are_no_text() -> None:
     with pytest.raises(InvalidRecord, match="not UTF-8"):
         holder(ours.String())(x=b"\xff")
     assert holder(ours.Bytes())(x="\u00fc").x == b"\xc3\xbc"
+
+
+def test_enum_field_has_the_members_by_value() -> None:
+    assert ours.CustomEnum(Color).values == official.CustomEnum(Color).values == {each.value: each for each in Color}

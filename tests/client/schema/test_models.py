@@ -16,6 +16,7 @@ import pytest
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema import AvroSchema, AvroType, InvalidRecord, JsonSchema
+from support.record_twins import Color
 
 Code = NewType("Code", str)
 MOMENT = datetime(2026, 11, 21, 1, 2, 3, 456789, UTC)
@@ -326,3 +327,49 @@ def test_a_model_is_told_by_its_class_even_in_an_instance() -> None:
     schema: Any = JsonSchema(Place("x"))  # type: ignore[call-overload]
     assert schema.decode(b'{"airport": "JFK"}') == Place("JFK")
     assert ours.schema_from_info(schema.schema_info()).decode(b'{"airport": "JFK"}') == {"airport": "JFK"}
+
+
+class Plain:
+    """A class that is no record, but says what it is."""
+
+    definition: ClassVar[Any] = {
+        "type": "record",
+        "name": "Plain",
+        "fields": [
+            {"name": "course", "type": "string"},
+            {"name": "color", "type": ["null", {"type": "enum", "name": "Color", "symbols": ["RED", "GREEN"]}]},
+        ],
+    }
+
+    def __init__(self, course: str, color: Any = None) -> None:
+        self.course, self.color = course, color
+
+    @classmethod
+    def schema(cls) -> Any:
+        """Return the definition."""
+        return cls.definition
+
+
+def test_class_with_a_definition_as_by_official() -> None:
+    for kind in (AvroSchema, JsonSchema):
+        schema: Any = kind(Plain)
+        assert schema.schema_info().definition() == Plain.definition
+        read = schema.decode(schema.encode(Plain("x", Color.RED)))
+        assert type(read) is Plain and read.course == "x"
+        for wrong in ({"course": "x"}, None):
+            with pytest.raises(InvalidRecord, match="type Plain"):
+                schema.encode(wrong)
+        with pytest.raises(InvalidRecord):
+            schema.encode(Plain(5, color=object()))  # type: ignore[arg-type]
+    assert AvroSchema(Plain).encode(Plain("x", Color.RED)) == b"\x02x\x02\x00"
+    assert JsonSchema(Plain).encode(Plain("x", Plain("y"))) == b'{"course":"x","color":{"course":"y","color":null}}'
+    with pytest.raises(InvalidRecord, match="constructor of Plain"):
+        JsonSchema(Plain).decode(b'{"course": "x", "zzz": 1}')
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "no json", []], ids=["none", "int", "text", "list"])
+def test_class_with_a_wrong_definition_is_refused(wrong: object) -> None:
+    kind = type("Odd", (), {"schema": staticmethod(lambda: wrong)})
+    for schema in (AvroSchema, JsonSchema):
+        with pytest.raises(InvalidConfiguration):
+            schema(kind)

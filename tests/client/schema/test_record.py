@@ -257,3 +257,115 @@ def test_records_compare_show_copy_and_pickle() -> None:
         assert copied == plane and copied.engine is not plane.engine
     with pytest.raises(TypeError, match="unhashable"):
         hash(plane)
+
+
+# ---- classes with a constructor of their own -------------------------------------------------------------------------
+
+
+class Refused(ValueError):
+    """An error of a program's own."""
+
+
+class Counted(ours.Record):
+    """Changes what it is given, or refuses it."""
+
+    a = ours.Integer()
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        if self.a == 13:
+            raise Refused("unlucky")
+        if self.a == 14:
+            raise ValueError("even")
+        self.a = (self.a or 0) + 1
+
+
+class Made(ours.Record):
+    """Made by `__new__`."""
+
+    a = ours.Integer()
+    made: Any
+
+    def __new__(cls, *args: Any, **values: Any) -> Made:
+        """Mark the record."""
+        new = super().__new__(cls)
+        new.__dict__["made"] = sorted(values)
+        return new
+
+
+class Doubled(ours.Record):
+    """Doubles what is set."""
+
+    a = ours.Integer()
+    b = ours.Integer(default=5)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value * 2)
+
+
+class Partial(ours.Record):
+    """Leaves out fields."""
+
+    a = ours.Integer()
+    b = ours.String(default="never set")
+
+    def __init__(self, a: int) -> None:
+        self.a = a
+
+
+class Holder(ours.Record):
+    """Records in a record."""
+
+    one = Counted()
+    many = ours.Array(Counted())
+
+
+KINDS_OF_SCHEMA = pytest.mark.parametrize("kind", [ours.AvroSchema, ours.JsonSchema], ids=["avro", "json"])
+
+
+@KINDS_OF_SCHEMA
+def test_decode_calls_own_constructor(kind: Any) -> None:
+    schema = kind(Counted)
+    assert schema.decode(schema.encode(Counted(a=1))).a == 3
+    made = kind(Made)
+    assert made.decode(made.encode(Made(a=1))).made == ["a"]
+    nested = kind(Holder)
+    read = nested.decode(nested.encode(Holder(one=Counted(a=1), many=[Counted(a=5)])))
+    assert (read.one.a, [each.a for each in read.many]) == (3, [7])
+    doubled = kind(Doubled)
+    assert (Doubled(a=1).a, Doubled().b, doubled.decode(doubled.encode(Doubled(a=1))).a) == (2, 5, 4)
+
+
+@KINDS_OF_SCHEMA
+def test_decode_own_constructor_raises(kind: Any) -> None:
+    plain_kind: Any = type("Counted", (ours.Record,), {"a": ours.Integer()})
+    payloads = [kind(plain_kind).encode(plain_kind(a=a)) for a in (13, 14)]
+    with pytest.raises(Refused):
+        kind(Counted).decode(payloads[0])
+    with pytest.raises(InvalidRecord, match="constructor of Counted: even") as caught:
+        kind(Counted).decode(payloads[1])
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(InvalidRecord, match="constructor of Partial"):
+        kind(Partial).decode(kind(Partial).encode(Partial(1)) if kind is ours.AvroSchema else b'{"zzz": 1}')
+
+
+def test_decode_dataclass_replaces_constructor() -> None:
+    plain_kind: Any = type("Late", (ours.Record,), {"a": ours.Integer()})
+    schema = ours.JsonSchema(plain_kind)
+    assert schema.decode(b'{"a": 1}').a == 1
+    plain_kind.__init__ = lambda self, **values: ours.Record.__init__(self, a=values["a"] + 1)
+    assert schema.decode(b'{"a": 1}').a == 2
+
+
+def test_encode_leaves_out_fields_not_set() -> None:
+    assert ours.AvroSchema(Partial).encode(Partial(4)) == b"\x02\x08\x00"
+    assert ours.JsonSchema(Partial).encode(Partial(4)) == b'{"a":4}'
+    assert (str(Partial(4)), repr(Partial(4))) == ("{'a': 4}", "Partial(a=4)")
+    assert Partial(4) == Partial(4) != Partial(5)
+    assert copy.deepcopy(Partial(4)) == Partial(4)
+
+
+def test_fields_are_listed_as_by_the_official_client() -> None:
+    assert list(Plane._fields) == ["tail", "seats", "jet", "color", "engine", "spare", "tags"]
+    assert isinstance(Plane._fields["tail"], ours.String)
+    assert isinstance(Plane._fields["engine"], Engine) and Plane._fields["engine"].type() == "Engine"

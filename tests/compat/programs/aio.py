@@ -473,3 +473,21 @@ def reader_positions(pulsar: ModuleType, env: Env) -> Observed:
         return found
 
     return _run(pulsar, env, main)
+
+
+@program()
+def client_of_two_loops(pulsar: ModuleType, env: Env) -> Observed:
+    """A client of a module, used by one `asyncio.run` after the other."""
+    client = env.module("asyncio").Client(env.service_url, operation_timeout_seconds=10)
+
+    async def first() -> None:
+        await (await client.create_producer(env.topic())).send(b"x")
+
+    async def second() -> Observed:
+        return {
+            "create": await _error(env, lambda: client.create_producer(env.topic())),
+            "close": await _error(env, client.close),
+        }
+
+    env.run(first())
+    return env.run(second())

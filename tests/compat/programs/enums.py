@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 
 from compat.program import Env, Observed, program
@@ -62,3 +63,8 @@ def schema_type(pulsar: ModuleType, env: Env) -> Observed:
         "str": str(kind.JSON),
         "members": list(kind.__members__),
     }
+
+
+@program()
+def json_of_a_member(pulsar: ModuleType, env: Env) -> Observed:
+    return {"json": json.dumps(pulsar.ConsumerType.Shared, default=str)}

@@ -117,3 +117,10 @@ def asyncio_texts(pulsar: ModuleType, env: Env) -> Observed:
         return {}
 
     return env.run(main())
+
+
+@program()
+def python_errors_they_are(pulsar: ModuleType, env: Env) -> Observed:
+    kinds = (OSError, TimeoutError, ConnectionError, ValueError, TypeError)
+    names = ("Timeout", "ConnectError", "InvalidMessage", "InvalidConfiguration", "AlreadyClosed", "InvalidTopicName")
+    return {name: [kind.__name__ for kind in kinds if issubclass(getattr(pulsar, name), kind)] for name in names}

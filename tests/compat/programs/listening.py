@@ -164,3 +164,15 @@ def listener_at_client_close(pulsar: ModuleType, env: Env) -> Observed:
         "none after": len(calls.seen) - after <= 1,
         "failed": sum(error is not None for (error,) in calls.seen) <= 1,
     }
+
+
+@program(
+    cases={"receive": (lambda consumer: consumer.receive(2000),), "batch": (lambda consumer: consumer.batch_receive(),)}
+)
+def receive_in_a_send_callback(pulsar: ModuleType, env: Env, call: Any) -> Observed:
+    client, topic, calls = env.client(), env.topic(), Calls()
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    producer.send(b"first")
+    producer.send_async(b"second", lambda result, place: calls(env.error(lambda: call(consumer))))
+    return {"called": calls.wait(1), "error": calls.seen and calls.seen[0][0]}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import operator
 import sys
+import typing
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -202,3 +205,34 @@ def everything_is_imported_by_star(pulsar: ModuleType, env: Env) -> Observed:
         wanted = [each for each in NAMES[module.lstrip(".")].split() if not each.startswith("_")]
         found[module] = [each for each in wanted if each not in names]
     return found
+
+
+SUBMODULES = (
+    "schema.schema_avro.AvroSchema", "schema.schema.JsonSchema", "schema.definition.Record", "__about__.__version__",
+    "schema.schema_protobuf.ProtobufNativeSchema", "functions.function.Function", "functions.context.Context",
+    "functions.serde.SerDe", "tableview.TableView", "exceptions.Timeout",
+)  # fmt: skip
+
+
+@program(own_process=True)
+def submodules_are_attributes(pulsar: ModuleType, env: Env) -> Observed:
+    """In a process that has imported the package and its `schema` only."""
+    found = {}
+    for path in SUBMODULES:
+        try:
+            operator.attrgetter(path)(pulsar)
+            found[path] = True
+        except AttributeError:
+            found[path] = False
+    return found
+
+
+@program()
+def type_hints(pulsar: ModuleType, env: Env) -> Observed:
+    methods = {"send": pulsar.Producer.send, "send_async": pulsar.Producer.send_async}
+    return {name: env.error(partial(typing.get_type_hints, method)) for name, method in methods.items()}
+
+
+@program()
+def made_without_arguments(pulsar: ModuleType, env: Env) -> Observed:
+    return {name: env.error(getattr(pulsar, name)) for name in ("Message", "Producer", "Consumer", "Reader")}

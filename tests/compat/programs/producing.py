@@ -656,3 +656,13 @@ def callback_that_raises(pulsar: ModuleType, env: Env) -> Observed:
     for _ in range(3):
         producer.send_async(b"x", fail)
     return {"called": calls.wait(3), "then": producer.send(b"y").entry_id(), "flush": env.error(producer.flush)}
+
+
+@program(cases={"tab": ("\t",), "line feed": ("\n",)})
+def topic_that_ends_with_space(pulsar: ModuleType, env: Env, end: str) -> Observed:
+    return {"error": env.error(lambda: env.client().create_producer(env.topic() + end))}
+
+
+@program()
+def blank_producer_name(pulsar: ModuleType, env: Env) -> Observed:
+    return {"name": env.client().create_producer(env.topic(), producer_name=" ").producer_name() == " "}

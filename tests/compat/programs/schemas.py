@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 import json
 from types import ModuleType
 from typing import Any
@@ -540,3 +541,200 @@ def definition_text(pulsar: ModuleType, env: Env) -> Observed:
     inner, _ = _classes(schema)
     made = (schema.BytesSchema(), schema.StringSchema(), schema.JsonSchema(inner), schema.AvroSchema(inner))
     return {type(each).__name__: each.schema_info().schema() for each in made}
+
+
+PLAIN = {
+    "type": "record", "name": "Plain",
+    "fields": [{"name": "a", "type": "string"}, {"name": "b", "type": ["null", "int"], "default": None}],
+}  # fmt: skip
+
+
+@program(cases={"json": ("JsonSchema",), "avro": ("AvroSchema",)})
+def class_with_a_definition(pulsar: ModuleType, env: Env, kind: str) -> Observed:
+    """A record class that is no Record, as those of the package puavro."""
+
+    class Plain:
+        def __init__(self, **values: Any) -> None:
+            self.__dict__.update(values)
+
+        @classmethod
+        def schema(cls) -> Any:
+            return PLAIN
+
+    made, client, topic = getattr(pulsar.schema, kind)(Plain), env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=made)
+    producer = client.create_producer(topic, schema=made)
+    producer.send(Plain(a="x", b=5))
+    value = consumer.receive(10_000).value()
+    return {
+        "value": [type(value) is Plain, vars(value)],
+        "definition": json.loads(made.schema_info().schema()),
+        "wrong": env.error(lambda: producer.send({"a": "x"})),
+        "names": [made._record_cls is Plain, kind == "JsonSchema" or made._schema == PLAIN],
+    }
+
+
+@program()
+def avro_class_written_by_a_subclass(pulsar: ModuleType, env: Env) -> Observed:
+    """As the package puavro does it: dictionaries, written with fastavro."""
+    import fastavro
+
+    class Plain(dict[str, Any]):
+        @classmethod
+        def schema(cls) -> Any:
+            return PLAIN
+
+    class Own(pulsar.schema.AvroSchema):  # type: ignore[misc, name-defined]
+        def encode(self, obj: Any) -> bytes:
+            self._validate_object_type(obj)
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, self._schema, obj)
+            return out.getvalue()
+
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=Own(Plain))
+    producer = client.create_producer(topic, schema=Own(Plain))
+    producer.send(Plain(a="x", b=5))
+    value = consumer.receive(10_000).value()
+    return {"value": [type(value) is Plain, value], "wrong": env.error(lambda: producer.send({"a": "x"}))}
+
+
+@program()
+def own_avro_decode(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+
+    class Own(schema.AvroSchema):  # type: ignore[misc, name-defined]
+        def decode(self, data: bytes) -> Any:
+            return ["decoded", super().decode(data).a]
+
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=Own(inner))
+    client.create_producer(topic, schema=Own(inner)).send(inner(a=1))
+    value = consumer.receive(10_000).value()
+    return {"decode": Own(inner).decode(b"\x02\x02\x00"), "value": value if isinstance(value, list) else value.a}
+
+
+@program()
+def own_schema_reads_its_info(pulsar: ModuleType, env: Env) -> Observed:
+    kind = pulsar.schema.BytesSchema().schema_info().schema_type()
+
+    class Mine(pulsar.schema.Schema):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(None, kind, {"a": 1}, "MINE")
+
+    info = Mine()._schema_info
+    return {"info": [info.name(), json.loads(info.schema())]}
+
+
+@program(cases={"json": ("JsonSchema",), "avro": ("AvroSchema",)})
+def own_constructor(pulsar: ModuleType, env: Env, kind: str) -> Observed:
+    schema = pulsar.schema
+
+    class Refused(Exception):
+        pass
+
+    class Counted(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+
+        def __init__(self, *args: Any, **values: Any) -> None:
+            super().__init__(*args, **values)
+            if self.a == 13:
+                raise Refused
+            self.a = (self.a or 0) + 1
+
+    class Holder(schema.Record):  # type: ignore[misc, name-defined]
+        one = Counted()
+        many = schema.Array(Counted())
+
+    class Doubled(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+        b = schema.Integer(default=5)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value * 2 if name == "a" else value)
+
+    class Plain(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+
+    def again(value: Any) -> Any:
+        made = getattr(schema, kind)(type(value))
+        return made.decode(made.encode(value))
+
+    def refused() -> Any:
+        return getattr(schema, kind)(Counted).decode(getattr(schema, kind)(Plain).encode(Plain(a=13)))
+
+    holder = again(Holder(one=Counted(a=1), many=[Counted(a=5)]))
+    return {
+        "made": Counted(a=1).a,
+        "read": again(Counted(a=1)).a,
+        "nested": [holder.one.a, [each.a for each in holder.many]],
+        "set": [Doubled(a=1).a, Doubled(a=1).b, again(Doubled(a=1)).a],
+        "refused": env.error(refused),
+    }
+
+
+@program()
+def constructor_without_super(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class Partial(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+        b = schema.String(default="not set")
+
+        def __init__(self, a: int) -> None:
+            self.a = a
+
+    made = Partial(4)
+    return {
+        "avro": schema.AvroSchema(Partial).encode(made).hex(),
+        "json": json.loads(schema.JsonSchema(Partial).encode(made)),
+        "str": str(made),
+        "field": isinstance(made.b, schema.String),
+        "decode": env.error(lambda: schema.JsonSchema(Partial).decode(b'{"a": 4, "b": "x"}')),
+    }
+
+
+@program()
+def record_fields(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, outer = _classes(schema)
+    fields = outer._fields
+    return {
+        "names": list(fields),
+        "types": [each.type() for each in fields.values()],
+        "record": isinstance(fields["inner"], inner),
+        "values": {name: getattr(inner(a=1), name) for name in inner._fields},
+        "enum": {key: str(member) for key, member in schema.CustomEnum(Color).values.items()},
+    }
+
+
+@program()
+def avro_numbers_of_data_frames(pulsar: ModuleType, env: Env) -> Observed:
+    import numpy as np
+
+    def encoded(kind: Any, value: Any) -> Any:
+        made = pulsar.schema.AvroSchema(None, {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+        try:
+            return made.encode({"a": value}).hex()
+        except Exception as error:
+            return env.describe(error)
+
+    return {
+        "integers": [encoded("int", np.int32(5)), encoded("long", np.int64(5)), encoded(["null", "int"], np.int64(5))],
+        "reals": [
+            encoded("float", np.float32(1.5)),
+            encoded("double", np.float64(1.5)),
+            encoded("double", np.int64(4)),
+        ],
+        "float for int": encoded("int", 1.0),
+        "fraction for int": encoded("int", 1.5),
+        "bool for int": encoded("int", True),
+    }
+
+
+@program()
+def payloads_that_end_early(pulsar: ModuleType, env: Env) -> Observed:
+    inner, _ = _classes(pulsar.schema)
+    made = pulsar.schema.AvroSchema(inner)
+    return {"empty": env.error(lambda: made.decode(b"")), "text": env.error(lambda: made.decode(b"\x02\x02\x02\x0ab"))}
