@@ -49,6 +49,9 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 # OpenSSL's codes of a certificate for another host or address, and of one whose authority is not known.
 _OTHER_HOST = (62, 64)
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
+# Alerts, as OpenSSL names them, of a server that did not like the client's certificate, and those it may send instead.
+_CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+_UNEXPLAINED_ALERTS = ("HANDSHAKE_FAILURE", "INTERNAL_ERROR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,14 @@ def exchange(
     peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if parts.scheme == "https" and tls is None:
         tls = ssl.create_default_context()
-    stream = _open(host, port, tls if parts.scheme == "https" else None, min(deadline, connect_deadline or deadline))
+    connect_deadline = min(deadline, connect_deadline or deadline)
+    if connect_deadline <= time.monotonic():
+        raise ConnectError(
+            f"{peer} was not asked {method} {parts.path} in time: fetching the credentials, or what else came before, "
+            "took too long",
+            broker=peer,
+        )
+    stream = _open(host, port, tls if parts.scheme == "https" else None, connect_deadline)
     with stream:
         connection = http.client.HTTPConnection(host, port)
         # With an open socket http.client does not connect itself, which it would do without the deadline.
@@ -131,21 +141,33 @@ def exchange(
         except http.client.HTTPException as error:
             raise ReadError(f"{peer} does not answer in HTTP ({type(error).__name__})", broker=peer) from error
         except OSError as error:
-            raise ReadError(f"The connection to {peer} broke: {error}", broker=peer) from error
+            reason = f"The connection to {peer} broke: {error}"
+            if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+                # With TLS 1.3 a client learns that its certificate was refused when it reads the answer.
+                reason = tls_failure(peer, error)
+            raise ReadError(reason, broker=peer) from error
 
 
 def tls_failure(peer: str, error: ssl.SSLError) -> str:
     """Return the text for a TLS handshake that failed: the reason, and the option or the port to look at. Pure."""
     text = f"TLS with {peer} failed: {error.reason or error}"
     if not isinstance(error, ssl.SSLCertVerificationError):
-        # A peer that sends an alert speaks TLS.
-        return text if "ALERT" in text else f"{text}; is this the TLS port?"
+        return text + (_alert_hint(text) if "ALERT" in text else "; is this the TLS port?")
     text += f": {error.verify_message.rstrip('.')}"
     if error.verify_code in _OTHER_HOST:
         return f"{text}; use a host name of the certificate, or tls_validate_hostname=False to accept any"
     if error.verify_code in _UNKNOWN_AUTHORITY:
         return f"{text}; its authority is not trusted: set tls_trust_certs_file_path to the authority's certificate"
     return text
+
+
+def _alert_hint(text: str) -> str:
+    """Return what an alert says of the client's certificate: it is the peer's complaint, never ours of the peer's."""
+    if any(name in text for name in _CERTIFICATE_ALERTS):
+        return "; it refused the client's certificate, or asks for one"
+    if any(name in text for name in _UNEXPLAINED_ALERTS):
+        return "; does it accept the client's certificate, or ask for one?"
+    return ""
 
 
 def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:

@@ -78,6 +78,63 @@ def test_https_plain_port_asks_for_tls_port() -> None:
         ask(peer.url.replace("http:", "https:"))
 
 
+REFUSED = "it refused the client's certificate, or asks for one"
+
+
+def test_https_refused_certificate_is_the_clients(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server_certificate, made.server_key)
+    context.load_verify_locations(made.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    # Later versions tell it when the answer is read, see below.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    trusting = ssl.create_default_context(cafile=str(made.authority))
+    hint = "HANDSHAKE_FAILURE; does it accept the client's certificate"
+    with http_peer(lambda _: Answer(), tls=context) as peer, pytest.raises(ConnectError, match=hint):
+        ask(peer.url, tls=trusting)
+
+
+def alert(reason: str) -> ssl.SSLError:
+    """Return an error as of an alert that the peer sent."""
+    error = ssl.SSLError(1, f"[SSL: {reason}] (_ssl.c:1)")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", f"; {REFUSED}"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", f"; {REFUSED}"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", f"; {REFUSED}"),
+        ("TLSV1_ALERT_UNKNOWN_CA", f"; {REFUSED}"),
+        ("TLSV1_ALERT_INTERNAL_ERROR", "; does it accept the client's certificate, or ask for one?"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", ""),
+    ],
+)
+def test_tls_failure_alert_names_whose_certificate(reason: str, hint: str) -> None:
+    assert _http.tls_failure("peer", alert(reason)) == f"TLS with peer failed: {reason}{hint}"
+
+
+def test_https_alert_after_the_handshake_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_channel: object, _buffer: object) -> int:
+        raise alert("SSLV3_ALERT_BAD_CERTIFICATE")
+
+    monkeypatch.setattr(_http._Channel, "receive_into", refused)
+    with raw_peer(lambda _stream: None) as url, pytest.raises(ReadError, match=f"BAD_CERTIFICATE; {REFUSED}"):
+        ask(url)
+
+
+@pytest.mark.parametrize("seconds", [(-1.0, 5.0), (5.0, -1.0)], ids=["whole", "connect"])
+def test_no_time_left_does_not_blame_the_peer(seconds: tuple[float, float]) -> None:
+    whole, connect = (time.monotonic() + each for each in seconds)
+    with http_peer(lambda _: Answer()) as peer:
+        with pytest.raises(ConnectError, match="was not asked GET /x in time: fetching the credentials"):
+            exchange("GET", f"{peer.url}/x", deadline=whole, connect_deadline=connect)
+        assert not peer.asked
+
+
 def test_chunked_answer() -> None:
     with raw_peer(
         lambda s: s.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")

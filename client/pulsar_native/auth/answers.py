@@ -10,8 +10,11 @@ import os
 import re
 
 from pulsar_native._callback_errors import result_of
-from pulsar_native.exceptions import ErrorGettingAuthenticationData, PulsarException
+from pulsar_native._loggers import get_logger
+from pulsar_native.exceptions import ErrorGettingAuthenticationData, PulsarException, log_text
 from pulsar_native.service_info import Credentials
+
+_log = get_logger("pulsar_native.auth")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -50,6 +53,16 @@ def tls_certificate_of(authentication: Credentials) -> tuple[str, str] | None:
     if not is_pair or not all(isinstance(path, str | bytes | os.PathLike) for path in paths):
         raise ErrorGettingAuthenticationData(f"{what} must return the paths of a certificate and of its key, or None")
     return os.fsdecode(paths[0]), os.fsdecode(paths[1])
+
+
+def on_refused(authentication: object) -> None:
+    """Tell a plug-in that the broker does not accept its last credentials; logs what it raises, by its type."""
+    what = "on_refused of the authentication plug-in"
+    try:
+        # Optional: a plug-in need not be an `Authentication`.
+        result_of(what, ErrorGettingAuthenticationData, lambda: getattr(authentication, "on_refused", lambda: None)())
+    except PulsarException as error:
+        _log.warning("%s", log_text(error))
 
 
 def secrets_of(authentication: object) -> list[str]:

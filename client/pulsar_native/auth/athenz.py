@@ -1,8 +1,8 @@
 """Athenz authentication: a role token from a ZTS server, fetched with a principal token signed by the service's key.
 
 Rules: see `auth.base`. The ZTS client is pluggable (`ZtsClient`); the built-in one speaks HTTP and signs with the
-package `cryptography`. A role token is cached until a minute before its expiry; one fetch at a time; the key is read at
-each fetch, and a fetch that fails while the last token is still valid is not an error.
+package `cryptography`. A role token is cached, and another one fetched a minute before its expiry; one fetch at a time,
+in the background while the last token is valid, and then its failure is not an error; the key is read at each fetch.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ class AuthenticationAthenz(Authentication):
         self._cache = TokenCache()
 
     def auth_data(self) -> bytes:
-        """Return the role token, fetched when there is none or the last one is about to expire.
+        """Return the role token; another one is fetched in the background when it is about to expire.
 
-        Blocking for a fetch, at most 30 s. Raises `AuthenticationError` when the server refuses, `ConnectError` or
+        Blocking for a fetch, at most 30 s, when there is none, or it expires within seconds, or a broker refused it.
+        Raises `AuthenticationError` when the server refuses, `ConnectError` or
         `Timeout` when it cannot be reached, `ErrorGettingAuthenticationData` when the key or the response is unusable.
         """
         return self._cache.get(self._fetch).encode()
@@ -117,11 +118,19 @@ class AuthenticationAthenz(Authentication):
         """Return the header with the role token; blocking as `auth_data`."""
         return {self._role_header: self._cache.get(self._fetch)}
 
+    def on_refused(self) -> None:
+        """Fetch another role token at the next use, as the broker does not accept the last one any more.
+
+        At most once in 5 s; where the fetch fails, the last one is used until it expires.
+        """
+        self._cache.on_refused()
+
     def secrets(self) -> list[str]:
         """Return the last role token."""
         return [self._cache.last] if self._cache.last else []
 
     def _fetch(self) -> FetchedToken:
+        begun_at = time.time()
         try:
             found = self._zts.role_token(self._provider_domain)
         except PulsarException:
@@ -136,7 +145,7 @@ class AuthenticationAthenz(Authentication):
                 f"The ZTS client gave no usable role token ({type(found).__name__}): it must return a RoleToken with "
                 "ASCII text and its expiry_time in seconds since the epoch"
             )
-        return FetchedToken(token, float(ends) - _EARLY_SECONDS, float(ends))
+        return FetchedToken(token, float(ends) - begun_at, _EARLY_SECONDS)
 
     def __reduce__(self) -> tuple[object, ...]:
         if isinstance(self._zts, HttpZtsClient) and self._zts.holds_a_literal_key():

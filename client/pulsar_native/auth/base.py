@@ -56,6 +56,17 @@ class Authentication:
         plugin = self._named()
         return [] if plugin is None else plugin.secrets()
 
+    def on_refused(self) -> None:
+        """Note that a broker does not accept the last credentials any more; may block. Does nothing by default.
+
+        Called when a broker refused them at the start of a connection, or asks for others on a connection and
+        `auth_data` returned the same: a plug-in that caches them should fetch others at the next call. It may be called
+        at every attempt to connect, so a plug-in limits its fetches. What it raises is logged by its type.
+        """
+        plugin = self._named()
+        if plugin is not None:
+            plugin.on_refused()
+
     def start(self) -> None:
         """Start the plug-in: called when a client starts to use it, and again when it failed; may block."""
         plugin = self._named()

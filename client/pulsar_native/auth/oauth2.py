@@ -2,7 +2,7 @@
 
 Rules: see `auth.base`. The token endpoint is discovered from the issuer at each fetch (OpenID Connect discovery), the
 key file is read at each fetch; secrets are sent over https only, or to the local machine; one fetch at a time, within
-20 seconds; a fetch that fails while the last token is still valid is not an error.
+20 seconds, in the background while the last token is valid, and then its failure is not an error.
 """
 
 from __future__ import annotations
@@ -152,9 +152,10 @@ class AuthenticationOauth2(Authentication):
             raise self._mistake
 
     def auth_data(self) -> bytes:
-        """Return the access token, fetched when there is none or the last one is about to expire.
+        """Return the access token; another one is fetched in the background when it is about to expire.
 
-        Blocking for a fetch, at most 20 s (plus the name resolution). Raises `AuthenticationError` when the issuer
+        Blocking for a fetch, at most 20 s (plus the name resolution), when there is none, or it expires within seconds,
+        or a broker refused it. Raises `AuthenticationError` when the issuer
         refuses, `ConnectError` or `Timeout` when it cannot be reached, `ErrorGettingAuthenticationData` when its
         response is unusable.
         """
@@ -163,6 +164,13 @@ class AuthenticationOauth2(Authentication):
     def http_headers(self) -> dict[str, str]:
         """Return the bearer header; blocking as `auth_data`."""
         return {"Authorization": f"Bearer {self._cache.get(self._fetch)}"}
+
+    def on_refused(self) -> None:
+        """Fetch another token at the next use, as the broker does not accept the last one any more.
+
+        At most once in 5 s; where the fetch fails, the last one is used until it expires.
+        """
+        self._cache.on_refused()
 
     def secrets(self) -> list[str]:
         """Return the client secret and its encoded forms, the last token, and a private key passed as data."""
@@ -191,8 +199,7 @@ class AuthenticationOauth2(Authentication):
         issuer = _Issuer(parameters, time.monotonic() + _FETCH_TIMEOUT_SECONDS, _secret_forms(*client))
         form = {"grant_type": "client_credentials", "client_id": client[0], "client_secret": client[1]}
         form |= {name: value for name in ("audience", "scope") if (value := getattr(parameters, name))}
-        asked_at = time.time()
-        return _token_of(issuer.ask("POST", issuer.token_endpoint(), form), asked_at)
+        return _token_of(issuer.ask("POST", issuer.token_endpoint(), form))
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._reference is not None:
@@ -259,7 +266,7 @@ class _Issuer:
         return ErrorGettingAuthenticationData(message)
 
 
-def _token_of(answer: Mapping[str, object], asked_at: float) -> FetchedToken:
+def _token_of(answer: Mapping[str, object]) -> FetchedToken:
     text, lifetime = answer.get("access_token"), answer.get("expires_in")
     if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text or " " in text:
         raise ErrorGettingAuthenticationData("The answer of the OAuth2 issuer has no usable access_token")
@@ -270,7 +277,7 @@ def _token_of(answer: Mapping[str, object], asked_at: float) -> FetchedToken:
     # An int of JSON may exceed every float.
     lifetime = min(lifetime, sys.float_info.max)
     # A margin of a tenth of the lifetime, at most a minute, for latency to the broker and for clock skew.
-    return FetchedToken(text, asked_at + lifetime - min(60.0, lifetime / 10), asked_at + lifetime)
+    return FetchedToken(text, lifetime, min(60.0, lifetime / 10))
 
 
 def _client_of(parameters: _Parameters) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from pulsar_native import _version
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task, result_of
 from pulsar_native._loggers import get_logger
+from pulsar_native.auth.answers import on_refused
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.engine.metrics.meter import Attempt
@@ -120,6 +121,12 @@ def _credentials_of(authentication: Credentials) -> tuple[str, bytes]:
     return method, data or b""
 
 
+async def tell_refused(authentication: Credentials | None) -> None:
+    """Tell the plug-in that the broker does not accept its last credentials; what it raises is logged."""
+    if authentication is not None:
+        await to_plugin_thread(on_refused, authentication)
+
+
 class Connection:
     """One connection after its handshake. On the loop only, except `write` and the inline reads."""
 
@@ -133,6 +140,8 @@ class Connection:
     ) -> None:
         self.engine = engine
         self._authentication = authentication
+        # The last credentials sent.
+        self._auth_data = b""
         self._is_tls = is_tls
         self._used_at = engine.loop.time()
         self.config = config
@@ -177,6 +186,7 @@ class Connection:
             if attempt is not None:
                 attempt.opened()
             method, data = await credentials_of(authentication)
+            connection._auth_data = data
             transport.start()
             proxy_to = str(logical) if physical != logical else None
             transport.write(
@@ -196,6 +206,9 @@ class Connection:
         try:
             async with asyncio.timeout(limit):
                 await self._ready
+        except AuthenticationError:
+            await tell_refused(self._authentication)
+            raise
         except TimeoutError as error:
             raise ConnectTimeout(
                 f"The broker accepted the connection but did not answer the handshake within {limit:g} s; is this its "
@@ -555,6 +568,11 @@ class Connection:
         async def answer() -> None:
             try:
                 method, data = await credentials_of(self._authentication)
+                if self.is_open and data == self._auth_data:
+                    # The broker asks again when they have ended for it, whatever the plug-in was told of their life.
+                    await tell_refused(self._authentication)
+                    method, data = await credentials_of(self._authentication)
+                self._auth_data = data
                 frame = commands.auth_response(client_version=CLIENT_VERSION, method=method, auth_data=data)
             except CALLBACK_ERRORS as error:
                 if cancels_task(error):

@@ -305,7 +305,7 @@ class Handler(ABC):
             raise
         except PulsarException as error:
             error.topic = self.topic.full
-            if isinstance(error, ConnectError) and (self._has_left or self.client.closed):
+            if isinstance(error, ConnectError | NotConnected) and (self._has_left or self.client.closed):
                 # Its own end, or the client's, has closed the connection: another try would not help.
                 raise AlreadyClosed(f"{self.describe()} is closed", topic=self.topic.full) from error
             raise

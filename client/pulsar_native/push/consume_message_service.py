@@ -143,7 +143,8 @@ class ConsumeMessageService(ABC):
         elif isinstance(answer, BaseException):
             _log.error("The handler failed for %s", _names(work), exc_info=answer)
         else:
-            _log.warning("The handler answered %r for %s, which counts as a failure", answer, _names(work))
+            message = "The handler answered %r for %s, which counts as a failure%s"
+            _log.warning(message, answer, _names(work), _advice(answer))
         for hook in self._hooks:
             self._trace(hook, "consume_message_after", work.messages, work.context, status)
         self._report(work, status)
@@ -211,6 +212,15 @@ class ConsumeMessageService(ABC):
 
 def _names(work: Work) -> str:
     return ", ".join(str(item.position.message_id()) for item in work.items)
+
+
+def _advice(answer: object) -> str:
+    """Return what to do about an answer that is a status of the other kind of handlers."""
+    if isinstance(answer, ConsumeOrderlyStatus):
+        return "; register the handler by register_message_listener(orderly=…)"
+    if isinstance(answer, ConsumeConcurrentlyStatus):
+        return "; register the handler by register_message_listener(concurrently=…)"
+    return ""
 
 
 def _whole(name: str, value: object, otherwise: int) -> int:

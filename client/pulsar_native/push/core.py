@@ -233,9 +233,11 @@ class PushConsumerCore:
         self._phase("find positions")
         for source in self._sources:
             await asyncio.gather(*(self._place(poller) for poller in source.pollers.values()))
-        self._may_persist = True
-        # At once, so that the next start knows each partition, also after a crash: what is not known by then is new.
-        await self._persist()
+        if self._store is not None:
+            # At once, so that the next start knows each partition, also after a crash: what is not known by then is
+            # new. Not only logged when it fails: the next start would lose what is published until then.
+            await asyncio.to_thread(self._store.save_first, self._positions())
+            self._may_persist = True
         self._phase("start poller")
         self._loop_task = client.engine.spawn(self._run())
         if self._broadcasting:

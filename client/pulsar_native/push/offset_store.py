@@ -8,6 +8,7 @@ by a lock that ends with it. Blocks on the disk: not for the loop. Thread-safe.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -78,10 +79,24 @@ class OffsetStore:
             self._fresh.touch()
             self._fresh.unlink()
         except OSError as error:
-            raise InvalidConfiguration(
-                f"The positions cannot be written to {self.path.parent}: {error}; set offset_store_folder to a "
-                "folder that can be written to"
-            ) from error
+            raise self._unwritable(error) from error
+
+    def save_first(self, offsets: Mapping[str, MessageId]) -> None:
+        """Save the offsets of a start; raises `InvalidConfiguration` when they cannot be written.
+
+        Without a file the next start would begin anew, and miss what was published meanwhile: on a full disk, `claim`
+        passes.
+        """
+        try:
+            self.save(offsets)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> InvalidConfiguration:
+        return InvalidConfiguration(
+            f"The positions cannot be written to {self.path.parent}: {error}; set offset_store_folder to a folder that "
+            "can be written to"
+        )
 
     def _take_lock(self) -> None:
         file = self.path.with_name("offsets.lock").open("ab", buffering=0)
@@ -124,10 +139,16 @@ class OffsetStore:
 
     def _replace(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self._fresh.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # A part of it would keep room that a full disk needs.
+            with contextlib.suppress(OSError):
+                self._fresh.unlink()
+            raise
         if self.path.exists() and not self._is_damaged:
             self.path.replace(self._backup)
         self._fresh.replace(self.path)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from pulsar_native import Client, PulsarException
-from pulsar_native.auth import AuthenticationAthenz, RoleToken
+from pulsar_native.auth import AuthenticationAthenz, RoleToken, athenz, token_cache
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -23,6 +23,7 @@ from pulsar_native.exceptions import (
     InvalidConfiguration,
 )
 from pulsar_native.wire.commands import Kind
+from support.clock import stopped_clock
 from support.fake_broker import FakeBroker
 from support.http_peer import Answer, Asked, http_peer
 from support.other_thread import OWN_ERRORS, in_other_thread
@@ -96,7 +97,8 @@ def test_athenz_header_names(key_path: Path) -> None:
         assert zts.asked[0].path.startswith("/zts/v1/domain/")
 
 
-def test_athenz_expiring_token_refetched_or_kept(key_path: Path) -> None:
+def test_athenz_expiring_token_refetched_or_kept(key_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, token_cache, athenz)
     answers = [token_answer("first", 30), Answer(503), token_answer("second", 7200)]
 
     def answer(asked: Asked) -> Answer:
@@ -104,8 +106,22 @@ def test_athenz_expiring_token_refetched_or_kept(key_path: Path) -> None:
 
     with http_peer(answer) as zts:
         plug_in = AuthenticationAthenz(parameters(zts.url, str(key_path)))
-        assert [plug_in.auth_data() for _ in range(4)] == [b"first", b"first", b"second", b"second"]
-        assert len(zts.asked) == 3
+
+        def refreshed() -> bytes:
+            """Have another token fetched, and return the one after that."""
+            assert plug_in.auth_data() == b"first"
+            assert plug_in._cache._refresher is not None
+            plug_in._cache._refresher.join(10)
+            return plug_in.auth_data()
+
+        assert plug_in.auth_data() == b"first"
+        assert refreshed() == b"first" and len(zts.asked) == 2
+        clock.advance(11)
+        assert refreshed() == b"second"
+        # Refused by a broker, as after its key was replaced.
+        clock.advance(6)
+        plug_in.on_refused()
+        assert [plug_in.auth_data(), plug_in.auth_data()] == [b"second"] * 2 and len(zts.asked) == 4
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_plugins_hide_secrets(plugin: Authentication) -> None:
     assert isinstance(plugin, Authentication)
     assert "topsecret" not in f"{plugin!r} {plugin!s} {[plugin]}"
     plugin.start()
+    plugin.on_refused()
     plugin.close()
 
 
@@ -50,3 +51,11 @@ def test_plugin_copy_is_same_object(plugin: Authentication) -> None:
     """Programs copy configurations; that must neither fail like pickling nor double the secret."""
     assert copy.copy(plugin) is plugin
     assert copy.deepcopy({"auth": plugin})["auth"] is plugin
+
+
+def test_on_refused_reaches_a_named_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(AuthenticationOauth2, "on_refused", lambda plugin: told.append(plugin))
+    named = Authentication("oauth2", '{"issuer_url": "https://i", "client_id": "me", "client_secret": "topsecret"}')
+    named.on_refused()
+    assert [type(plugin) for plugin in told] == [AuthenticationOauth2]

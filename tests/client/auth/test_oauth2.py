@@ -125,8 +125,11 @@ def test_oauth2_token_cached_until_expiry(issuer: Issuer, monkeypatch: pytest.Mo
     assert plugin.http_headers() == {"Authorization": "Bearer token-0"}
     clock.advance(1.79)
     assert plugin.auth_data() == b"token-0"
-    # A tenth of the lifetime before its end.
+    # A tenth of the lifetime before its end, in the background.
     clock.advance(0.02)
+    assert plugin.auth_data() == b"token-0"
+    assert plugin._cache._refresher is not None
+    plugin._cache._refresher.join(10)
     assert plugin.auth_data() == b"token-1"
     assert len(issuer.tokens) == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -510,6 +511,80 @@ async def test_auth_challenge_answered_with_fresh_credentials(fake: FakeBroker, 
     await until(lambda: not connection.is_open)
 
 
+class CachingPlugin(Plugin):
+    """A plug-in that gives the same credentials until it is told that they were refused."""
+
+    def __init__(self, *data: bytes) -> None:
+        super().__init__(data[0])
+        self._others = list(data[1:])
+        self.refused_in: list[int] = []
+
+    def on_refused(self) -> None:
+        """Give others from now on."""
+        self.refused_in.append(threading.get_ident())
+        self.data = self._others.pop(0)
+        if isinstance(self.data, BaseException):
+            raise self.data
+
+
+REFRESH = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="mine", auth_data=b"PulsarAuthRefresh"))
+
+
+@pytest.mark.asyncio
+async def test_auth_challenge_same_credentials_refused(fake: FakeBroker, cores: Cores) -> None:
+    plugin = CachingPlugin(b"first", b"second", b"third")
+    await connect(cores(fake.url, authentication=plugin), fake)
+    assert not plugin.refused_in
+    for count in (1, 2):
+        fake.peers[0].send(frame(Kind.AUTH_CHALLENGE, authChallenge=REFRESH))
+        await asyncio.to_thread(fake.wait, Kind.AUTH_RESPONSE, count)
+    answers = [seen.command.authResponse.response.auth_data for seen in fake.seen(Kind.AUTH_RESPONSE)]
+    assert answers == [b"second", b"third"]
+    assert threading.get_ident() not in plugin.refused_in
+
+
+@pytest.mark.asyncio
+async def test_auth_challenge_renewed_credentials_kept(fake: FakeBroker, cores: Cores) -> None:
+    plugin = CachingPlugin(b"first")
+    await connect(cores(fake.url, authentication=plugin), fake)
+    # For another connection, meanwhile.
+    plugin.data = b"renewed"
+    fake.peers[0].send(frame(Kind.AUTH_CHALLENGE, authChallenge=REFRESH))
+    (answered,) = await asyncio.to_thread(fake.wait, Kind.AUTH_RESPONSE)
+    assert answered.command.authResponse.response.auth_data == b"renewed" and not plugin.refused_in
+
+
+@pytest.mark.asyncio
+async def test_handshake_refused_tells_plugin(fake: FakeBroker, cores: Cores) -> None:
+    def answer(peer: Peer, command: pb.BaseCommand) -> list[bytes]:
+        if command.connect.auth_data == b"first":
+            return [failure(-1 & (1 << 64) - 1, pb.AuthenticationError, "it has ended")]
+        return list(usual(peer, command))
+
+    usual, fake.answers[Kind.CONNECT] = fake.answers[Kind.CONNECT], answer
+    plugin = CachingPlugin(b"first", b"second")
+    core = cores(fake.url, authentication=plugin)
+    with pytest.raises(AuthenticationError, match="it has ended"):
+        await connect(core, fake)
+    assert len(plugin.refused_in) == 1 and threading.get_ident() not in plugin.refused_in
+    await connect(core, fake)
+    assert len(plugin.refused_in) == 1
+
+
+@pytest.mark.asyncio
+async def test_handshake_refused_plugin_fails_logged(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers[Kind.CONNECT] = lambda peer, command: [
+        failure(-1 & (1 << 64) - 1, pb.AuthenticationError, "it has ended")
+    ]
+    plugin = CachingPlugin(b"first", SystemExit("topsecret"))  # type: ignore[arg-type]
+    with pytest.raises(AuthenticationError, match="it has ended"):
+        await connect(cores(fake.url, authentication=plugin), fake)
+    assert "on_refused of the authentication plug-in failed with SystemExit" in caplog.text
+    assert "topsecret" not in caplog.text
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "answer", ["topsecret", StopIteration("topsecret"), asyncio.CancelledError("topsecret")], ids=repr
@@ -570,6 +645,19 @@ async def test_tls_untrusted_certificate_raises(tls_fake: FakeBroker, cores: Cor
     with pytest.raises(ConnectError, match=r"TLS with .* failed: .*"):
         await connect(cores(tls_fake.url), tls_fake)
     assert tls_fake.seen() == []
+
+
+@pytest.mark.asyncio
+async def test_tls_refused_certificate_is_the_clients(certificates: Certificates, cores: Cores) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server_certificate, certificates.server_key)
+    context.load_verify_locations(certificates.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with FakeBroker(tls=context) as fake:
+        core = cores(fake.url, tls_trust_certs_file_path=str(certificates.authority))
+        with pytest.raises(ConnectError, match="HANDSHAKE_FAILURE; does it accept the client's certificate, or ask"):
+            await connect(core, fake)
 
 
 @pytest.mark.asyncio

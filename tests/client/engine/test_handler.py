@@ -224,6 +224,29 @@ async def test_request_time_out_names_option_and_handler(fake: FakeBroker, cores
 
 
 @pytest.mark.parametrize(
+    ("closed", "error"), [("handler", AlreadyClosed), ("client", AlreadyClosed), ("connection", NotConnected)]
+)
+async def test_request_after_loss_tells_what_closed(
+    fake: FakeBroker, cores: Cores, closed: str, error: type[PulsarException]
+) -> None:
+    handler = Attached(cores(fake.url))
+    await handler.open()
+    handler.connections[0].close("the test")
+    if closed == "handler":
+        handler.leave()
+    elif closed == "client":
+        # A shutdown drops the connections of handlers that have not seen it yet.
+        handler.client.closed = True
+    request_id = handler.client.next_request_id()
+    frame = commands.get_last_message_id(0, request_id)
+    try:
+        with pytest.raises(error):
+            await handler.ask(request_id, frame, handler.connections[0], pb.CommandGetLastMessageIdResponse)
+    finally:
+        handler.client.closed = False
+
+
+@pytest.mark.parametrize(
     ("closed", "error"), [("handler", AlreadyClosed), ("client", AlreadyClosed), ("connection", ConnectError)]
 )
 async def test_request_on_a_connection_closed_by_the_end(

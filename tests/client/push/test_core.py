@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -443,6 +445,50 @@ async def test_start_with_unwritable_offset_folder_raises(
     assert not fake.seen(Kind.SUBSCRIBE)
 
 
+@pytest.mark.parametrize("has_file", [False, True], ids=["new", "known"])
+async def test_broadcasting_start_on_full_disk_raises(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_file: bool
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    FakeTopic(fake, b"a")
+    made = push(**broadcasting(tmp_path))
+    config = made.core.config
+    store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
+    before = {TOPIC: MessageId(-1, 1, 0, -1)} if has_file else {}
+    if has_file:
+        store.save(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InvalidConfiguration, match=r"No space left.*set offset_store_folder"):
+            await made.start()
+    # Left as it was, with nothing beside it that takes room.
+    assert kept(made) == before
+    assert {path.name for path in store.path.parent.iterdir()} - {"offsets.json"} == {"offsets.lock"}
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+    await push(**broadcasting(tmp_path)).start()
+
+
+async def test_full_disk_later_does_not_end_consuming(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    FakeTopic(fake, b"a")
+    made = push(**broadcasting(tmp_path, consume_from_where=ConsumeFromWhere.FIRST_OFFSET))
+    await made.start()
+    await until(lambda: made.core.counts.succeeded == 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        await made.core._persist()
+    assert made.core.state is ServiceState.RUNNING and "No space left" in caplog.text
+    await made.core.shutdown(0)
+    assert kept(made) != {TOPIC: MessageId.earliest}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -541,6 +587,31 @@ async def test_send_back_with_any_error_is_tried_again(
     made.dispatcher.answer = None
     made.dispatcher.finish(made.dispatcher.works[0])
     await until(lambda: len(made.dispatcher.works) == 2)
+
+
+@pytest.mark.parametrize(
+    ("orderly", "answer", "advice"),
+    [
+        (
+            False,
+            ConsumeOrderlyStatus.SUCCESS,
+            "; register the handler by register_message_listener(orderly=",
+        ),
+        (True, ConsumeConcurrentlyStatus.CONSUME_SUCCESS, "register_message_listener(concurrently="),
+        (False, "done", "counts as a failure\n"),
+    ],
+    ids=["concurrent", "orderly", "other"],
+)
+async def test_status_of_the_other_kind_has_advice(
+    fake: FakeBroker, push: Callable[..., Push], caplog: pytest.LogCaptureFixture,
+    orderly: bool, answer: Any, advice: str,
+) -> None:  # fmt: skip
+    FakeTopic(fake, b"a")
+    made = push(orderly=orderly, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    made._answer = answer
+    await made.start()
+    await until(lambda: made.core.counts.failed)
+    assert advice in caplog.text
 
 
 async def test_orderly_suspension_of_any_length_bounded(fake: FakeBroker, push: Callable[..., Push]) -> None:
