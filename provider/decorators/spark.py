@@ -2,13 +2,16 @@
 
 Rules: the connection's secret is no option and no configuration of Spark. With a local master it is in this process's
 environment while the session lasts; a remote Spark must have it already, at the connection's `spark_credentials_ref`.
+A kill ends the session and what it runs: a server of Spark Connect would go on with it, and commit it.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +23,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
+from airflow_provider_pulsar.task_client import TaskKilled
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import completed
 
@@ -31,6 +35,10 @@ except ImportError as error:
 if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
+log = logging.getLogger(__name__)
+
+# Limit of the wait for Spark at a kill: Airflow kills the process 5 s after it has asked it to end.
+_KILL_SECONDS = 4.0
 # Parameters of the function that the task fills.
 GIVEN = ("spark", "pulsar")
 
@@ -57,6 +65,8 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
         **kwargs: Any,
     ) -> None:
         self.pulsar_conn_id = pulsar_conn_id
+        self._session: Any = None
+        self._killed = False
         whole = original(python_callable)
         validation.no_generator("the function of @task.pulsar_spark", whole)
         for each in inspect.signature(whole).parameters.values():
@@ -91,6 +101,10 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
             def call(*args: Any, spark: Any, **more: Any) -> Any:
                 from pyspark_pulsar import register
 
+                self._session = spark
+                # A kill before has found no session to end.
+                if self._killed:
+                    raise TaskKilled("The function of @task.pulsar_spark: the task was killed")
                 register(spark)
                 given = {
                     name: value for name, value in (("spark", spark), ("pulsar", options)) if _takes(function, name)
@@ -103,6 +117,16 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
                 return super().execute_callable()  # type: ignore[no-untyped-call]
             finally:
                 self.python_callable = whole
+                self._session, self._killed = None, False
+
+    def on_kill(self) -> None:
+        """End the session and what it runs. Waits for Spark up to 4 s."""
+        self._killed = True
+        if self._session is not None:
+            # In a thread: the one that is interrupted here may be waiting for the same server, which may be away.
+            ending = threading.Thread(target=_end, args=(self._session,), name="spark-on-kill", daemon=True)
+            ending.start()
+            ending.join(_KILL_SECONDS)
 
     @contextmanager
     def _credentials(self, hook: PulsarHook) -> Iterator[str | None]:
@@ -136,6 +160,16 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
                 return False
             config, host = {**connection.extra_dejson, **config}, connection.host
         return not config.get("spark.remote") and str(config.get("spark.master") or host or "local").startswith("local")
+
+
+def _end(session: Any) -> None:
+    """Interrupt what a session runs, and stop it, so that the function begins nothing more."""
+    try:
+        session.interruptAll()
+    except Exception as error:
+        # The server may be away, and a session of Spark 3.5 without Spark Connect has no such call.
+        log.warning("The work of the Spark session cannot be interrupted: %s", error)
+    session.stop()
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -11,6 +11,7 @@ from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
 from airflow_provider_pulsar.state import TaskState, cycle_of
+from airflow_provider_pulsar.xcom import xcom_value
 from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import CLUSTER, IDS, MessageCondition, MessageWatcher, acknowledge_found
@@ -130,7 +131,7 @@ class MessageSensor(WatchingSensor):
         """Acknowledge the message if that is still to be done, and return it; look again if it is not to be had."""
         if found is not self._taken and not self._acknowledged(context, found):
             return self.execute(context)
-        return {name: value for name, value in found.items() if name not in (IDS, CLUSTER)}
+        return xcom_value({name: value for name, value in found.items() if name not in (IDS, CLUSTER)})
 
     def _acknowledged(self, context: Context, found: Any) -> bool:
         """Acknowledge the message if wanted, and return True; return False if another run or cluster has it."""

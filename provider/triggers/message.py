@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.triggers.watching import WatchingTrigger
+from airflow_provider_pulsar.xcom import xcom_value
 from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import CLUSTER, MessageCondition, MessageWatcher
 
@@ -52,5 +53,6 @@ class MessageTrigger(WatchingTrigger):
         return MessageWatcher(MessageCondition.of(**self.condition()))
 
     def found_at(self, hook: PulsarHook, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with its cluster."""
-        return {**found, CLUSTER: cluster_uri(hook.service_url())}
+        """Return the message with its cluster, as Airflow can store it."""
+        event: dict[str, Any] = xcom_value({**found, CLUSTER: cluster_uri(hook.service_url())})
+        return event

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_provider_pulsar.xcom import xcom_value
 from pulsar_native.exceptions import InvalidTopicName
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.matching import MessageMatch
@@ -217,7 +218,8 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         try:
             async with aclosing(producer.open_stream()) as events:
                 async for event, delivery in events:
-                    yield TriggerEvent(event.payload)  # type: ignore[no-untyped-call]
+                    # A deferred task is resumed with it; an asset's event is plain JSON.
+                    yield TriggerEvent(xcom_value(event.payload))  # type: ignore[no-untyped-call]
                     await producer.acknowledge(delivery)
         finally:
             await producer.aclose()

@@ -13,7 +13,6 @@ import asyncio
 import importlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
@@ -46,6 +45,8 @@ class PulsarStreamProducer(SharedStreamProducer):
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = dict(arguments)
+        # Of the client in use.
+        self._hook = PulsarHook(arguments.get("pulsar_conn_id", "pulsar_default"))
         self._stream: MatchingStream | None = None
         # Events by the key of their delivery, until it is settled.
         self._offered: dict[Any, StreamEvent] = {}
@@ -66,8 +67,7 @@ class PulsarStreamProducer(SharedStreamProducer):
 
     async def _opened(self) -> MatchingStream:
         arguments = self._arguments
-        conn_id = arguments.get("pulsar_conn_id", "pulsar_default")
-        hook = PulsarHook(conn_id)
+        hook = PulsarHook(self._hook.pulsar_conn_id)
         await hook.aclient_config()
         # Airflow's variables are read by a blocking call, which the loop of a triggerer refuses.
         deployment = "" if arguments.get("subscription") else await asyncio.to_thread(_deployment, hook)
@@ -81,10 +81,16 @@ class PulsarStreamProducer(SharedStreamProducer):
         path = arguments.get("match_function")
         predicate = None if path is None else await asyncio.to_thread(_function, path)
         return MatchingStream(
-            *(partial(_client, conn_id), options, log, MessageMatch(arguments.get("match"))),
+            *(self._connect, options, log, MessageMatch(arguments.get("match"))),
             predicate=predicate,
             redact=redacted,
+            is_outdated=lambda: self._hook.ais_outdated(),
         )
+
+    async def _connect(self) -> Client:
+        """Return a client of the connection as it is now: a hook reads it once."""
+        self._hook = PulsarHook(self._hook.pulsar_conn_id)
+        return await self._hook.get_async_client()
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Acknowledge, redeliver or publish as a dead letter each message, by what the triggers did with it."""
@@ -112,11 +118,6 @@ class PulsarStreamProducer(SharedStreamProducer):
         """Close the connection; unacknowledged messages go to the next consumer of the subscription."""
         if self._stream is not None:
             await self._stream.aclose()
-
-
-async def _client(conn_id: str) -> Client:
-    """Return a client of the connection as it is now: a hook reads it once."""
-    return await PulsarHook(conn_id).get_async_client()
 
 
 def _deployment(hook: PulsarHook) -> str:

@@ -82,10 +82,8 @@ class WatchingTrigger(BaseTrigger):
             await self._name_topic()
             watch = self.watcher()
             yield _event(await self._wait(watch))
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
-            # Any other exception would end the task without a reason.
+            # It would end the task without a reason.
             wanted = self.condition().get("topic") if watch is None else watch.wanted
             text = explain(error, action=f"Waiting for {wanted}", stage=watch.stage if watch else "arguments")
             permanent = is_permanent(error) or (watch is None and isinstance(error, ValueError))
@@ -121,7 +119,8 @@ class WatchingTrigger(BaseTrigger):
                         await _release(client)
                         return {"status": "found", "found": self.found_at(hook, found)}
                 except (PulsarException, OSError) as error:
-                    if is_permanent(error):
+                    # A corrected connection is no reason to give up.
+                    if is_permanent(error) and not await hook.ais_outdated():
                         raise
                     watch.failed(error)
                     if client is not None:

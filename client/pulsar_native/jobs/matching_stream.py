@@ -4,7 +4,8 @@ For programs that store something for each message: a message is acknowledged af
 `redeliver`, and published as a dead letter by `dead_letter`. Rules: messages that do not match are acknowledged at
 once. Those that cannot be decoded become dead letters, acknowledged when the broker has stored the letter. No more than
 `receiver_queue_size` messages are unsettled, and the broker is granted permits for as many. The stream never ends by an
-error of the broker: it reconnects. Nothing here blocks the loop; a plain function as a predicate runs in a thread.
+error of the broker: it reconnects, and by other settings if those it has are outdated. Nothing here blocks the loop; a
+plain function as a predicate runs in a thread.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _TURN = 32
 _CLOSE_SECONDS = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _LOG_SECONDS = 10
+# Interval of the question whether a consumer without connection has outdated settings.
+_CHECK_SECONDS = 30.0
 _REDELIVERY_MS = (1_000, 60_000)
 _NO_MATCH = object()
 
@@ -130,6 +133,9 @@ class MatchingStream:
         value, encoding, key, properties, times, topic, message_id …); a false result is no match. May be a coroutine
         function. A message for which it raises is redelivered, and becomes a dead letter in the end.
     :param redact: removes secrets from the text of an exception of the predicate. Default: none is removed.
+    :param is_outdated: returns True if `connect` would use other settings now: the stream connects anew then. Asked
+        every 30 s while the consumer has no connection for one of its topics, since a client tries again by the same
+        settings for ever. Default: never asked.
     :param log: takes one line per connection and per failure, at most one of each in ten seconds.
     """
 
@@ -141,8 +147,10 @@ class MatchingStream:
         match: MessageMatch | None = None,
         predicate: Predicate | None = None,
         redact: Callable[[str], str] = str,
+        is_outdated: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._connect = connect
+        self._is_outdated = is_outdated
         self._options = options
         self._log = log
         self._match = match or MessageMatch()
@@ -154,6 +162,7 @@ class MatchingStream:
         self._unsettled: dict[Key, Delivery] = {}
         self._room = asyncio.Event()
         self._logged: dict[str, float] = {}
+        self._next_check = 0.0
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
@@ -182,13 +191,14 @@ class MatchingStream:
     async def _connected(self) -> AsyncGenerator[tuple[dict[str, Any] | None, Delivery], None]:
         self._client = await self._connect()
         consumer = await self._subscribe(self._client)
+        self._next_check = time.monotonic() + _CHECK_SECONDS
         self._log.info(
             "Receiving from %s by the subscription %s", ", ".join(consumer.topics()), self._options.subscription
         )
         handled = 0
         while True:
             await self._wait_for_room()
-            message = await consumer.receive()
+            message = await self._next(consumer)
             if known := self._unsettled.get(_key(message)):
                 # Delivered again by a reconnection, while its event is being stored.
                 known.message, known.consumer = message, consumer
@@ -201,6 +211,22 @@ class MatchingStream:
             handled += 1
             if handled % _TURN == 0:
                 await asyncio.sleep(0)
+
+    async def _next(self, consumer: Consumer[Any]) -> Message:
+        """Return the next message; raises `NotConnected` for a consumer without connection and with old settings."""
+        from pulsar_native.exceptions import NotConnected, Timeout
+
+        if self._is_outdated is None:
+            return await consumer.receive()
+        while True:
+            now = time.monotonic()
+            # By the time, not after a silence: of several topics some may go on.
+            if now >= self._next_check:
+                self._next_check = now + _CHECK_SECONDS
+                if not consumer.is_connected() and await self._is_outdated():
+                    raise NotConnected("the consumer has no connection, and the settings have changed since")
+            with suppress(Timeout):
+                return await consumer.receive(math.ceil(1000 * (self._next_check - now)))
 
     async def _wait_for_room(self) -> None:
         while len(self._unsettled) >= self._options.receiver_queue_size:

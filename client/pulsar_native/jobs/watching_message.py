@@ -105,9 +105,10 @@ class MessageWatcher:
     async def look(self, client: Client, /) -> dict[str, Any] | None:
         """Return the first message that matches as JSON, else None; raises the client's errors.
 
-        The result has the fields of a line of a consumed file, and `IDS` for `acknowledge_found`.
+        The result has the fields of a line of a consumed file, and `IDS` for `acknowledge_found`. A consumer that has
+        lost its connection raises `NotConnected`: the caller is to look with another client next.
         """
-        from pulsar_native.exceptions import Timeout
+        from pulsar_native.exceptions import NotConnected, Timeout
 
         self.stage = "subscribe"
         consumer = await self._opened(client)
@@ -118,6 +119,11 @@ class MessageWatcher:
                 try:
                     message = await consumer.receive(_WAIT_MS)
                 except Timeout:
+                    if not consumer.is_connected():
+                        # It tries again by itself, by the settings of its client, which may be wrong by now.
+                        raise NotConnected(
+                            "the consumer has lost its connection; the next look makes a new one"
+                        ) from None
                     break
                 self._checked += 1
                 if (found := self._found(message)) is not None:

@@ -20,6 +20,8 @@ from pulsar_native.schema import JsonSchema, Record, String
 from support.brokers import Broker, NewTopic
 from support.errors import Unprintable, Untyped
 from support.jobs import MemoryLog
+from support.relay import Relay
+from support.until import until
 
 Event = dict[str, Any]
 
@@ -523,6 +525,34 @@ async def test_stream_goes_on_after_errors(
         assert sorted(await made.values(2)) in (["a", "b"], ["b", "b"])
         assert made.connections == 2
     assert "OSError: down" in made.log.warnings[0]
+
+
+async def test_stream_outdated_settings_connect_anew(
+    client: Client, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._FIRST_PAUSE", 0.1)
+    changed, asked = False, asyncio.Event()
+
+    async def is_outdated() -> bool:
+        asked.set()
+        return changed
+
+    name = topic()
+    with Relay(broker.service_url) as relay:
+        async with opened(broker, name, more={"is_outdated": is_outdated}) as made:
+            made._url = relay.service_url
+            following = asyncio.ensure_future(made.values(1))
+            await until(lambda: made.log.infos)
+            relay.refuse()
+            relay.cut()
+            made._url = broker.service_url
+            publish(client, name, [b"a"])
+            await asyncio.wait_for(asked.wait(), 20)
+            # The client of unchanged settings is left to reconnect by itself.
+            assert made.connections == 1
+            changed = True
+            assert await following == ["a"] and made.connections == 2
 
 
 async def test_stream_renews_deliveries_of_the_same_message(client: Client, broker: Broker, topic: NewTopic) -> None:

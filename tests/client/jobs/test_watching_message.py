@@ -9,12 +9,13 @@ import pytest
 
 from pulsar_native import AdminClient, Client, InitialPosition
 from pulsar_native.asyncio import Client as AsyncClient
-from pulsar_native.exceptions import ConnectError, ConsumerBusy, Timeout
+from pulsar_native.exceptions import ConnectError, ConsumerBusy, NotConnected, Timeout
 from pulsar_native.jobs import watching_message
 from pulsar_native.jobs.id_ranges import IdRanges
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 from support.brokers import Broker, NewTopic
 from support.jobs import TOPIC
+from support.relay import Relay
 
 
 def test_message_condition_of_rendered_templates() -> None:
@@ -127,6 +128,19 @@ async def test_acknowledge_found_subscription_deleted(begin: str, broker: Broker
             else:
                 with pytest.raises(Timeout):
                     rest.receive(300)
+
+
+async def test_message_watcher_without_connection_raises(broker: Broker, topic: NewTopic) -> None:
+    watch = MessageWatcher(MessageCondition.of(topic(), "s"))
+    with Relay(broker.service_url) as relay:
+        async with AsyncClient(relay.service_url) as client:
+            assert await watch.look(client) is None and watch.seen == "there is no message"
+            relay.refuse()
+            relay.cut()
+            with pytest.raises(NotConnected, match="lost its connection"):
+                await watch.look(client)
+    async with AsyncClient(broker.service_url) as client:
+        assert await watch.look(client) is None
 
 
 async def test_message_watcher_acknowledges_others_if_told(broker: Broker, topic: NewTopic) -> None:

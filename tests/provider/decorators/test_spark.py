@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +19,13 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators.spark import pulsar_spark_task
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+from airflow_provider_pulsar.task_client import TaskKilled
 from environments import ROOT
 from pulsar_native import Client
 from pyspark_pulsar import connection_options
 from support.brokers import Broker, NewTopic
-from support.tasks import dag_in, states_of, xcom_of
+from support.tasks import context_of, dag_in, states_of, xcom_of
+from support.until import wait_until
 
 _SPARK = ROOT / ".envs" / "spark"
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -161,6 +164,98 @@ def test_task_spark_coroutine_function_runs(
     run = dag.test()
     assert states_of(run) == {"counted": "success"}
     assert xcom_of(run, "counted") == 3
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("pulsar_conn")
+def test_task_spark_killed_commits_nothing(connect_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.errors.exceptions.connect import SparkConnectException
+    from pyspark.sql import SparkSession
+
+    spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": connect_port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_REMOTE", json.dumps(spark))
+    target = tmp_path / "written"
+
+    @pulsar_spark_task(conn_id="spark_remote")
+    def slow(spark: Any) -> None:
+        waits = "java_method('java.lang.Thread', 'sleep', 500L)"
+        spark.sql(f"select {waits} as waited from range(0, 40, 1, 1)").write.parquet(str(target))
+
+    operator = slow().operator
+    operator.op_args, operator.op_kwargs = [], {}
+
+    ended = threading.Event()
+
+    def kill() -> None:
+        wait_until(lambda: ended.is_set() or list(target.rglob("*.parquet")), 240)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    # As Airflow does it at SIGTERM, in the thread that waits for Spark.
+    kept = signal.signal(signal.SIGUSR1, lambda *_: operator.on_kill())
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pytest.raises((SparkConnectException, ValueError), match=r"CANCELLED|CANCELED|[Cc]losed"):
+            operator.execute(context_of())
+    finally:
+        ended.set()
+        killer.join()
+        signal.signal(signal.SIGUSR1, kept)
+    # The server has one core: it is free when the work has ended.
+    after = SparkSession.builder.remote(f"sc://127.0.0.1:{connect_port}").getOrCreate()
+    try:
+        assert after.range(0, 3, 1, 1).count() == 3
+    finally:
+        after.stop()
+    assert not (target / "_SUCCESS").exists()
+
+
+class Session:
+    """A session of a server that does not answer."""
+
+    def __init__(self) -> None:
+        self.stopped, self.released = threading.Event(), threading.Event()
+
+    def interruptAll(self) -> None:
+        """Wait for the server."""
+        self.released.wait(60)
+        raise OSError("the server is away")
+
+    def stop(self) -> None:
+        """End the session."""
+        self.stopped.set()
+
+
+def nothing(spark: Any) -> None:
+    """Do nothing."""
+
+
+def test_task_spark_kill_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_pulsar.decorators.spark._KILL_SECONDS", 0.1)
+    operator, session = pulsar_spark_task(nothing)().operator, Session()
+    operator.on_kill()
+    operator._session = session
+    operator.on_kill()
+    assert not session.stopped.is_set()
+    session.released.set()
+    assert session.stopped.wait(20)
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_task_spark_killed_before_session_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
+
+    operator = pulsar_spark_task(nothing)().operator
+
+    def connected(self: Any) -> Any:
+        self.on_kill()
+        return self.python_callable(spark=Session())
+
+    monkeypatch.setattr(PySparkOperator, "execute_callable", connected)
+    with pytest.raises(TaskKilled):
+        operator.execute_callable()
 
 
 def test_task_spark_generator_raises_at_parsing() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from airflow.sdk.serde import deserialize, serialize
 
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.sensors.message import MessageSensor
@@ -17,8 +19,9 @@ from pulsar_native.exceptions import Timeout
 from pulsar_native.jobs.watching_message import acknowledge_found
 from pulsar_native.schema import AvroSchema
 from support.brokers import Broker, NewTopic
+from support.relay import Relay
 from support.tasks import StateStore, context_of, define_connection
-from support.waiting import MODES, complete, options_of, wait_with
+from support.waiting import MODES, complete, event_of, options_of, wait_with
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -127,6 +130,18 @@ def test_large_value_is_left_out(client: Client, topic: NewTopic) -> None:
     publish(client, name, ("a", b"x" * 1000))
     found = wait_with(sensor(name, value_limit_bytes=999), "poke")
     assert (found["value"], found["encoding"], found["value_bytes"]) == (None, "left_out", 1000)
+
+
+@pytest.mark.parametrize("mode", ["poke", "start_from_trigger"])
+def test_message_with_airflows_keys_is_text(mode: str, client: Client, topic: NewTopic) -> None:
+    name, body = topic(), '{"a": {"__classname__": "os.system", "__version__": 1}}'
+    publish(client, name, ("a", body.encode()))
+    context = context_of(store=StateStore())
+    for _ in range(2):
+        found = wait_with(sensor(name, mode, decode="json"), mode, context)
+        assert found["value"] == {"a": '{"__classname__": "os.system", "__version__": 1}'}
+        assert deserialize(serialize(found)) == found
+    assert left_in(client, name) == []
 
 
 def test_resume_that_fails_keeps_the_message(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +297,28 @@ def test_trigger_keeps_its_consumer_between_looks(client: Client, topic: NewTopi
     assert complete(made, deferred.value.trigger, context)["value"] == "hit"
     later.join()
     assert admin.stats(name)["subscriptions"]["s"].get("consumers", []) == []
+
+
+def test_trigger_follows_a_connection_that_moved(
+    client: Client, topic: NewTopic, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    with Relay(broker.service_url) as relay:
+        define_connection(monkeypatch, service_url=relay.service_url)
+        made = MessageTrigger(name, "s", poll_interval=0.2, end_time=time.time() + 60)
+        told: list[str] = []
+
+        def tell(text: str, *values: object) -> None:
+            told.append(text % values)
+            if len(told) == 1:
+                define_connection(monkeypatch, service_url=broker.service_url)
+                relay.refuse()
+                relay.cut()
+                publish(client, name, ("a", b"1"))
+
+        monkeypatch.setattr(made.log, "info", tell)
+        event = asyncio.run(event_of(made))
+    assert event["found"]["value"] == "1" and "there is no message" in told[0]
 
 
 def test_match_rendered_to_nothing_takes_no_message(client: Client, topic: NewTopic) -> None:

@@ -18,6 +18,7 @@ from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetUriRef
 from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.sdk.log import mask_secret
+from airflow.sdk.serde import serialize
 from airflow.triggers.shared_stream import SharedStreamManager, reject_shared_stream_event
 from structlog.testing import capture_logs
 
@@ -30,6 +31,7 @@ from airflow_provider_pulsar.triggers.msg_queue import (
 from airflow_provider_pulsar.triggers.shared_stream import PulsarStreamProducer
 from pulsar_native import Client, ConsumerType, InitialPosition
 from support.brokers import Broker, NewTopic
+from support.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -516,6 +518,28 @@ async def test_trigger_takes_up_corrected_connection(
         await until(lambda: events)
 
 
+async def test_trigger_follows_a_connection_that_moved(
+    client: Client,
+    connection: Callable[..., str],
+    broker: Broker,
+    topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._CHECK_SECONDS", 0.1)
+    name = topic()
+    with Relay(broker.service_url) as relay:
+        moved = connection("moved", service_url=relay.service_url)
+        async with triggerer() as airflow:
+            events = airflow.run(watching(name, pulsar_conn_id=moved))
+            await until(lambda: "Receiving from" in caplog.text)
+            connection("moved", service_url=broker.service_url)
+            relay.refuse()
+            relay.cut()
+            publish(client, name, [b"1"])
+            await until(lambda: events)
+
+
 async def test_trigger_run_alone_acknowledges_the_one_before(client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     publish(client, name, [b"1", b"2"])
@@ -530,6 +554,15 @@ async def test_trigger_run_alone_acknowledges_the_one_before(client: Client, bro
     await events.aclose()  # type: ignore[attr-defined]
     consumer = client.subscribe(name, "s", initial_position=InitialPosition.Earliest)
     assert consumer.receive(timeout_millis=10_000).data() == b"2"
+
+
+async def test_trigger_run_alone_has_airflows_keys_as_text(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b'{"__id__": 1}'])
+    events = PulsarMessageQueueTrigger(name, subscription="s", initial_position="earliest", decode="json").run()
+    event = await asyncio.wait_for(anext(events), 20)
+    await events.aclose()  # type: ignore[attr-defined]
+    assert event.payload["value"] == '{"__id__": 1}' and serialize(event.payload)
 
 
 async def test_producer_closes_before_it_opened() -> None:

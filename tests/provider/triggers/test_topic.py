@@ -12,8 +12,9 @@ import pytest
 
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
-from pulsar_native import Client
-from support.brokers import NewTopic
+from pulsar_native import AuthenticationError, Client
+from pulsar_native.jobs.watching import TopicWatcher
+from support.brokers import Broker, NewTopic
 from support.tasks import define_connection
 from support.until import until
 from support.waiting import slow_looks
@@ -111,6 +112,30 @@ async def test_trigger_permanent_errors_end_at_once(secure_broker: Standalone, m
     assert event["status"] == "error" and event["permanent"] and "AuthorizationError" in event["message"]
     event = await event_of(TopicTrigger("t", 1, pulsar_conn_id="there_is_none", end_time=time.time() + 60))
     assert event["status"] == "error" and "there_is_none" in event["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "same"])
+async def test_trigger_refused_reads_the_connection_again(
+    client: Client, topic: NewTopic, broker: Broker, monkeypatch: pytest.MonkeyPatch, is_corrected: bool
+) -> None:
+    name, look, clients = topic(), TopicWatcher.look, []
+    send(client, name, 1)
+
+    async def refused_once(watch: TopicWatcher, used: Any) -> Any:
+        clients.append(used)
+        if len(clients) > 1:
+            return await look(watch, used)
+        if is_corrected:
+            define_connection(monkeypatch, service_url=broker.service_url, operation_timeout_seconds=29)
+        raise AuthenticationError("the token has expired")
+
+    monkeypatch.setattr(TopicWatcher, "look", refused_once)
+    event = await event_of(TopicTrigger(name, 1, poll_interval=0.1, end_time=time.time() + 60))
+    if is_corrected:
+        assert event["status"] == "found" and clients[0] is not clients[1]
+    else:
+        assert event["permanent"] and "the token has expired" in event["message"]
 
 
 @pytest.mark.asyncio
