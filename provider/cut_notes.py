@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.consuming import ConsumeJob, ConsumeSettings
 
 CUT_KEY = "consume_cut_entries"
-"""The XCom that tells the next run which messages of batch entries, cut by `max_messages`, this run holds.
+"""The XCom for the next run: which messages of batch entries, cut by `max_messages`, this run holds.
 
 Of earlier runs Airflow gives that of the highest logical date; those without one come first or last, by database, and
 of them that which stored last. So these have a key of their own, with `_undated`, and cleared ones another, with
@@ -47,7 +47,7 @@ def cut_entries(notes: Sequence[object], settings: ConsumeSettings) -> CutEntrie
 
 
 def push_cut(context: Context, job: ConsumeJob) -> None:
-    """Tell later runs which entries this run holds in part."""
+    """Note the entries that this run holds in part, for later runs."""
     if not job.cut:
         return
     ti, run, key = context["ti"], context.get("dag_run"), CUT_KEY

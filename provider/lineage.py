@@ -113,7 +113,7 @@ def statement_datasets(
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return namespace and name of the tables that a statement reads and of those it writes, by OpenLineage's parser.
 
-    Empty where the connection's hook tells no address of its database (SQLite), or the statement cannot be parsed. Such
+    Empty where the connection's hook has no address of its database (SQLite), or the statement cannot be parsed. Such
     a hook may ask the database for its default schema; nothing raises.
     """
     try:

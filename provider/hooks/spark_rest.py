@@ -183,7 +183,7 @@ class _Refused(Exception):
 
 
 class _NotServed(Exception):
-    """Raised when a server answers with an error that does not tell what was done: 500 and up."""
+    """Raised when a server answers with an error after which it is not known what was done: 500 and up."""
 
 
 def _unknown(problem: str) -> AirflowFailException:

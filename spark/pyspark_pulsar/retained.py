@@ -210,7 +210,7 @@ class _Cursor:
         self._planned_ms = planned_at.timestamp() * 1000
 
     def entry_before(self, topic: str, position: Position) -> Position | None:
-        """Return the entry before that of a position; None if there is none, or only the admin interface tells."""
+        """Return the entry before that of a position; None if there is none, or only the admin interface knows it."""
         if position.entry > 0:
             return Position(position.ledger, position.entry - 1)
         if self._admin is None:
@@ -231,7 +231,7 @@ class _Cursor:
             return None if loaded is None else self.end_of(item, loaded)
         if self._admin is None:
             self._warn(
-                item, "without an admin URL (admin.url) nothing tells whether all before the interval was loaded"
+                item, "without an admin URL (admin.url) it is not known whether all before the interval was loaded"
             )
             return None
         try:
@@ -241,7 +241,7 @@ class _Cursor:
             if own is not None:
                 return self._reach_by_time(self._admin, item, loaded, held, own)
         except AuthorizationError as error:
-            self._warn(item, f"the admin interface does not tell what it holds ({error.message})")
+            self._warn(item, f"the admin interface refuses to say what it holds ({error.message})")
             return None
         start = self._options.starting_time
         if held.position >= item.start and (start is None or held.publish_time >= start):

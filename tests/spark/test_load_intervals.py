@@ -697,5 +697,5 @@ def test_subscription_without_admin_url_stays(hours: Hours, caplog: pytest.LogCa
     hours.add(2)
     assert hours.run(1) == 2
     assert hours.backlog() == 4
-    assert "without an admin URL (admin.url) nothing tells" in caplog.text
+    assert "without an admin URL (admin.url) it is not known" in caplog.text
     assert hours.run(0) == 2

@@ -56,7 +56,7 @@ def tls_certificate_of(authentication: Credentials) -> tuple[str, str] | None:
 
 
 def on_refused(authentication: object) -> None:
-    """Tell a plug-in that the broker does not accept its last credentials; logs what it raises, by its type."""
+    """Report to a plug-in that the broker does not accept its last credentials; logs what it raises, by its type."""
     what = "on_refused of the authentication plug-in"
     try:
         # Optional: a plug-in need not be an `Authentication`.

@@ -121,8 +121,8 @@ def _credentials_of(authentication: Credentials) -> tuple[str, bytes]:
     return method, data or b""
 
 
-async def tell_refused(authentication: Credentials | None) -> None:
-    """Tell the plug-in that the broker does not accept its last credentials; what it raises is logged."""
+async def report_refused(authentication: Credentials | None) -> None:
+    """Report to the plug-in that the broker does not accept its last credentials; what it raises is logged."""
     if authentication is not None:
         await to_plugin_thread(on_refused, authentication)
 
@@ -207,7 +207,7 @@ class Connection:
             async with asyncio.timeout(limit):
                 await self._ready
         except AuthenticationError:
-            await tell_refused(self._authentication)
+            await report_refused(self._authentication)
             raise
         except TimeoutError as error:
             raise ConnectTimeout(
@@ -569,8 +569,8 @@ class Connection:
             try:
                 method, data = await credentials_of(self._authentication)
                 if self.is_open and data == self._auth_data:
-                    # The broker asks again when they have ended for it, whatever the plug-in was told of their life.
-                    await tell_refused(self._authentication)
+                    # The broker asks again when they have ended for it, whatever lifetime the plug-in assumes.
+                    await report_refused(self._authentication)
                     method, data = await credentials_of(self._authentication)
                 self._auth_data = data
                 frame = commands.auth_response(client_version=CLIENT_VERSION, method=method, auth_data=data)

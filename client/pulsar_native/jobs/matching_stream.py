@@ -133,9 +133,9 @@ class MatchingStream:
         value, encoding, key, properties, times, topic, message_id …); a false result is no match. May be a coroutine
         function. A message for which it raises is redelivered, and becomes a dead letter in the end.
     :param redact: removes secrets from the text of an exception of the predicate. Default: none is removed.
-    :param is_outdated: returns True if `connect` would use other settings now: the stream connects anew then. Asked
+    :param is_outdated: returns True if `connect` would use other settings now: the stream reconnects then. Asked
         every 30 s while the consumer has no connection for one of its topics, since a client tries again by the same
-        settings for ever. Default: never asked.
+        settings indefinitely. Default: never asked.
     :param log: takes one line per connection and per failure, at most one of each in ten seconds.
     """
 

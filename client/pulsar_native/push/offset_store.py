@@ -84,8 +84,8 @@ class OffsetStore:
     def save_first(self, offsets: Mapping[str, MessageId]) -> None:
         """Save the offsets of a start; raises `InvalidConfiguration` when they cannot be written.
 
-        Without a file the next start would begin anew, and miss what was published meanwhile: on a full disk, `claim`
-        passes.
+        Without a file the next start would find no position, and miss what was published meanwhile. On a full disk
+        `claim` passes.
         """
         try:
             self.save(offsets)
@@ -145,7 +145,7 @@ class OffsetStore:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            # A part of it would keep room that a full disk needs.
+            # A part of it would take space that a full disk needs.
             with contextlib.suppress(OSError):
                 self._fresh.unlink()
             raise
