@@ -32,7 +32,9 @@ class Processor:
         self.process = process
 
 
-def decoded(payload: bytes, process: Process, *, ack_words: Sequence[int] = (), start: Any = None) -> Decoded:
+def decoded(
+    payload: bytes, process: Process, *, ack_words: Sequence[int] = (), start: Any = None, together: Any = None
+) -> Decoded:
     message = pb.CommandMessage(
         consumer_id=1, message_id=pb.MessageIdData(ledgerId=5, entryId=6), ack_set=list(ack_words)
     )
@@ -44,7 +46,7 @@ def decoded(payload: bytes, process: Process, *, ack_words: Sequence[int] = (), 
         start=StartFilter(start, True),
         missing=None,
         max_message_size=5 << 20,
-        together=lambda *_: None,
+        together=together,
         processor=Processor(process),
     )
     assert whole is not None
@@ -208,22 +210,7 @@ def test_chunks_become_no_several_messages() -> None:
         def body(self) -> bytes:
             return b"a\nb"
 
-    def decode_with(process: Process) -> Decoded | None:
-        return decode(
-            Delivery(pb.CommandMessage(message_id=pb.MessageIdData(ledgerId=5, entryId=6)), payload, 3),
-            topic="persistent://public/default/t",
-            partition=-1,
-            schema=BytesSchema(),
-            start=StartFilter(None, False),
-            missing=None,
-            max_message_size=5 << 20,
-            together=lambda *_: Whole(),  # type: ignore[arg-type,return-value]
-            processor=Processor(process),
-        )
-
     with pytest.raises(Unprocessable, match="a message in chunks cannot become 2 messages"):
-        decode_with(lines)
-    whole = decode_with(as_they_are)
-    assert whole is not None
-    (message,) = whole.messages()
+        decoded(payload, lines, together=lambda *_: Whole())
+    (message,) = decoded(payload, as_they_are, together=lambda *_: Whole()).messages()
     assert message.message_id().first_chunk_message_id() == MessageId(-1, 5, 5, -1)
