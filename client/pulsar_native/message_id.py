@@ -81,18 +81,6 @@ class MessageId:
         """Return the id of the first chunk of a chunked message, else None."""
         return self._first_chunk
 
-    def with_topic(self, topic: str | None) -> MessageId:
-        """Return the same position, naming its topic."""
-        return MessageId(
-            self._partition,
-            self._ledger_id,
-            self._entry_id,
-            self._batch_index,
-            batch_size=self._batch_size,
-            topic=topic,
-            first_chunk=self._first_chunk,
-        )
-
     def without_chunks(self) -> MessageId:
         """Return the position of a chunked message's last chunk, as of a message that is not chunked."""
         if self._first_chunk is None:

@@ -167,10 +167,6 @@ class ProducerCore:
         """Time at which the open batch must be closed."""
         return self.open_batch.created + self.config.batching_max_publish_delay_ms / 1000
 
-    def has_room(self, limit: int) -> bool:
-        """Return True if one more message may wait for its receipt; limit 0 = no limit."""
-        return not limit or self.pending_messages < limit
-
     def add(
         self,
         payload: bytes,

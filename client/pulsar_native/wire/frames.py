@@ -34,7 +34,6 @@ FRAME_PADDING = 10 * 1024
 CHECKSUM_MAGIC = b"\x0e\x01"
 
 _HEAD = Struct(">II")
-_SEND_HEAD = Struct(">2sII")
 _SIZE = Struct(">I")
 _HEAD_SIZE = _HEAD.size
 _TOTAL_SIZE = 4  # the total counts everything after itself

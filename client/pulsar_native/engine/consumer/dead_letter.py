@@ -241,21 +241,11 @@ class DeadLetterRouter:
         self, message: Message, delay_ms: int, properties: Mapping[str, str] | None, acknowledge: Acknowledge
     ) -> None:
         """Send a copy of a message to the retry topic and acknowledge the original; on failure it is redelivered."""
-        await self._replace(message, self.send_again(message, delay_ms, properties), acknowledge)
-
-    async def give_up(self, message: Message, acknowledge: Acknowledge) -> None:
-        """Send a copy of a message to the dead-letter topic and acknowledge the original; on failure it is
-        redelivered.
-        """
-        await self._replace(message, self.send_to_dlq(message), acknowledge)
+        copying = self.send_again(message, delay_ms, properties)
+        # When it is cancelled, too: the copy may have been stored.
+        await self._context.engine.shield(self._replace(message, copying, acknowledge))
 
     async def _replace(
-        self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
-    ) -> None:
-        # When it is cancelled, too: the copy may have been stored.
-        await self._context.engine.shield(self._replace_whole(message, copying, acknowledge))
-
-    async def _replace_whole(
         self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
     ) -> None:
         context = self._context

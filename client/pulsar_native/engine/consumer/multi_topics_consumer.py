@@ -426,13 +426,6 @@ class MultiTopicsConsumer:
             message, delay_ms, properties, lambda each, done: self.acknowledge_cumulative(each.message_id(), done)
         )
 
-    async def give_up(self, messages: Sequence[Message]) -> None:
-        """Send copies of messages to the dead-letter topic, however often they were tried, and acknowledge them."""
-        routers = [self._dead_letter_router_of(message) for message in messages]
-        await gather_settled(
-            own.give_up(each, self.acknowledge_message) for own, each in zip(routers, messages, strict=True)
-        )
-
     def _dead_letter_router_of(self, message: Message) -> DeadLetterRouter:
         routers = self.owner(message.message_id()).dead_letter_router
         if routers is None or not self.config.enable_retry:

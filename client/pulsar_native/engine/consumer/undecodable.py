@@ -26,9 +26,6 @@ from pulsar_native.wire.entry import EntryKey
 
 _log = get_logger("pulsar_native.consumer")
 
-# Assumed without a connection, in bytes.
-_MAX_MESSAGE_SIZE = 1 << 23
-
 
 class UndecodableEntries:
     """Undecodable entries of a partition's consumer, for its `protocol.entry_decoder.EntryDecoder`.

@@ -319,25 +319,6 @@ async def test_dead_letter_shutdown_ends_retry(fake: FakeBroker, cores: Cores, s
 
 
 @pytest.mark.asyncio
-async def test_dead_letter_give_up_immediately(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
-    policy = DeadLetterPolicy(max_redeliver_count=3, dead_letter_topic="dead", retry_letter_topic="again")
-    consumer = await subscribed(
-        cores(fake.url), consumer_type=ConsumerType.Shared, enable_retry=True, dead_letter_policy=policy
-    )
-    fake.peers[-1].send(delivery(consumer.children[0].consumer_id, single_entry(b"x"), 7))
-    messages = await take(consumer)
-    await consumer.give_up(messages)
-    (made,) = fake.seen(Kind.PRODUCER)
-    assert made.command.producer.topic == "persistent://public/default/dead"
-    await asyncio.to_thread(fake.wait, Kind.ACK)
-    assert acknowledged(fake) == [(1, 7)]
-    fake.answers[Kind.SEND] = lambda peer, command: [send_failure(command)]
-    with pytest.raises(PulsarException):
-        await consumer.give_up(messages)
-    await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
-
-
-@pytest.mark.asyncio
 async def test_reconsume_later_cancelled_ends(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), **SHARED, enable_retry=True)
     fake.answers[Kind.SEND] = swallow

@@ -392,8 +392,6 @@ async def test_reconsume_later_without_retry_topic_raises(fake: FakeBroker, core
     assert message is not None
     with pytest.raises(InvalidConfiguration, match="enable_retry=True"):
         await consumer.reconsume_later([message], 1000, None)
-    with pytest.raises(InvalidConfiguration, match="enable_retry=True"):
-        await consumer.give_up([message])
 
 
 @pytest.mark.parametrize("prefetches", [False, True])
