@@ -16,10 +16,18 @@ from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
 from pulsar_native.admin.errors import IS_IT_PULSAR, refusal
-from pulsar_native.auth.answers import http_headers_of, secrets_of, tls_certificate_of
+from pulsar_native.auth.answers import http_headers_of, on_refused, secrets_of, tls_certificate_of
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
-from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    ConnectError,
+    InvalidConfiguration,
+    InvalidUrl,
+    PulsarException,
+    ReadError,
+    Timeout,
+)
 
 MAX_REDIRECTS = 10
 
@@ -72,7 +80,10 @@ class Endpoint:
             error.message = f"{action}: {error.message}"
             raise
         if not 200 <= answer.status < 300:
-            raise refusal(action, answer, topic=topic, broker=broker, secrets=secrets_of(self.authentication))
+            refused = refusal(action, answer, topic=topic, broker=broker, secrets=secrets_of(self.authentication))
+            if isinstance(refused, AuthenticationError):
+                on_refused(self.authentication)
+            raise refused
         if answer.body.lstrip()[:1] == b"<":
             # A request that changes something has no content to check: a login page would pass for its success.
             raise ReadError(f"{action}: the answer is a web page; {IS_IT_PULSAR}", topic=topic, broker=broker)

@@ -59,9 +59,10 @@ class Authentication:
     def on_refused(self) -> None:
         """Note that a broker does not accept the last credentials any more; may block. Does nothing by default.
 
-        Called when a broker refused them at the start of a connection, or asks for others on a connection and
-        `auth_data` returned the same: a plug-in that caches them should fetch others at the next call. It may be called
-        at every attempt to connect, so a plug-in limits its fetches. What it raises is logged by its type.
+        Called when a broker refused them at the start of a connection or in an HTTP request (status 401), or asks for
+        others on a connection and `auth_data` returned the same: a plug-in that caches them should fetch others at the
+        next call. It may be called at every attempt to connect, so a plug-in limits its fetches. What it raises is
+        logged by its type.
         """
         plugin = self._named()
         if plugin is not None:

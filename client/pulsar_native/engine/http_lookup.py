@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
-from pulsar_native.auth.answers import http_headers_of, secrets_of
+from pulsar_native.auth.answers import http_headers_of, on_refused, secrets_of
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import NO_CREDENTIALS
 from pulsar_native.engine.loop import Engine, to_plugin_thread
@@ -158,8 +158,11 @@ def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication:
     message = f"{reason} (HTTP {answer.status})"
     kind = kind_of(answer.status, reason, from_broker)
     if kind is not None:
-        if kind is AuthenticationError and authentication is None:
-            message += NO_CREDENTIALS
+        if kind is AuthenticationError:
+            if authentication is None:
+                message += NO_CREDENTIALS
+            else:
+                on_refused(authentication)
         return kind(message, topic=topic, broker=broker)
     if answer.status == 404 and from_broker:
         return TopicNotFound(message, topic=topic, broker=broker)

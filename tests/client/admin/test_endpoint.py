@@ -19,7 +19,15 @@ from broker_keys import make_certificates
 from pulsar_native import _http
 from pulsar_native.admin import AdminClient, AdminError, endpoint
 from pulsar_native.auth import Authentication, AuthenticationToken
-from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout, TopicNotFound
+from pulsar_native.exceptions import (
+    ConnectError,
+    InvalidConfiguration,
+    InvalidUrl,
+    PulsarException,
+    ReadError,
+    Timeout,
+    TopicNotFound,
+)
 from support.brokers import Broker, NewTopic
 from support.clock import stopped_clock
 from support.http_peer import Answer, Asked, http_peer
@@ -208,6 +216,20 @@ def test_credentials_requested_per_call() -> None:
         admin.clusters()
         admin.clusters()
     assert [asked.headers["Authorization"] for asked in peer.asked] == ["Bearer 1", "Bearer 2"]
+
+
+@pytest.mark.parametrize(("status", "refused"), [(401, 1), (403, 0)])
+def test_refused_credentials_reported(status: int, refused: int) -> None:
+    class Refreshing(AuthenticationToken):
+        refused = 0
+
+        def on_refused(self) -> None:
+            self.refused += 1
+
+    plugin = Refreshing("topsecret")
+    with http_peer(lambda asked: Answer(status)) as peer, pytest.raises(PulsarException):
+        AdminClient(peer.url, plugin).clusters()
+    assert plugin.refused == refused
 
 
 def test_error_reason_masks_token() -> None:

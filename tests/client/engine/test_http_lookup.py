@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.auth import AuthenticationBasic
+from pulsar_native.auth import AuthenticationBasic, AuthenticationToken
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.http_lookup import HttpLookup
@@ -100,6 +100,30 @@ async def test_http_lookup_refusals(cores: Cores, answer: Answer, kind: type[Pul
         assert type(caught.value) is kind and caught.value.retryable is retryable
         assert caught.value.topic == TOPIC.full
         assert ("no credentials were given" in str(caught.value)) is (kind is AuthenticationError)
+
+
+class Refreshing(AuthenticationToken):
+    """A plug-in with another token after one was refused."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: f"token-{self.refused}")
+        self.refused = 0
+
+    def on_refused(self) -> None:
+        self.refused += 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("answer", "refused"), [(Answer(401), 1), (said(403, "no"), 0)], ids=["401", "403"])
+async def test_http_lookup_refused_credentials_reported(cores: Cores, answer: Answer, refused: int) -> None:
+    plugin = Refreshing()
+    with http_peer(lambda asked: answer) as peer:
+        core = cores(peer.url, authentication=plugin)
+        for _ in range(2):
+            with pytest.raises(PulsarException):
+                await core.lookup.broker_of(TOPIC)
+    sent = [asked.headers["Authorization"] for asked in peer.asked]
+    assert (plugin.refused, sent) == (2 * refused, ["Bearer token-0", f"Bearer token-{refused}"])
 
 
 @pytest.mark.asyncio
