@@ -161,8 +161,14 @@ class Client(NotPicklable):
         """Configuration of this client; picklable."""
         return self._config
 
-    def _started(self) -> ClientCore:
+    def _check_process(self) -> None:
+        """Raise for a client that was used before the process forked; one that was not is the child's own."""
+        if self._core is None:
+            self._generation = generation()
         check_generation(self._generation)
+
+    def _started(self) -> ClientCore:
+        self._check_process()
         if self._closed:
             raise AlreadyClosed("The client is closed")
         loop = asyncio.get_running_loop()
@@ -507,7 +513,7 @@ class Client(NotPicklable):
             time-out, without waiting for lost connections.
         """
         limit = _validation.checked_timeout(timeout)
-        check_generation(self._generation)
+        self._check_process()
         if self._is_shut_down:
             return CloseReport()
         if self._closed:

@@ -466,15 +466,16 @@ def test_check_generation_other_process_raises() -> None:
 
 
 FORK = """
-    import os, signal, sys, threading
+    import asyncio, os, signal, sys, threading
     import pulsar_native as pulsar
+    import pulsar_native.asyncio
     from support.fake_broker import FakeBroker
     from pulsar_native.wire.commands import Kind
 
     signal.alarm(40)
     broker = FakeBroker()
     client = pulsar.Client(broker.url)
-    unused = pulsar.Client(broker.url)
+    unused, unused_async = pulsar.Client(broker.url), pulsar.asyncio.Client(broker.url)
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60000)
     consumer = client.subscribe("t", "s")
     producer.send(b"before")
@@ -498,6 +499,12 @@ FORK = """
         # A client that was not used yet has no connections of the parent.
         unused.create_producer("t").send(b"from the child")
         unused.close()
+
+        async def send() -> None:
+            async with unused_async:
+                await (await unused_async.create_producer("t")).send(b"from the child")
+
+        asyncio.run(send())
         del producer, consumer, client
         os._exit(refused)
     producer._inner.children[0]._lock.release()
@@ -508,7 +515,7 @@ FORK = """
     producer.send(b"after")
     assert producer.is_connected() and consumer.is_connected()
     sent = [(seen.peer.number, seen.command.send.num_messages) for seen in broker.seen(Kind.SEND)]
-    assert sent == [(0, 1), (1, 1), (2, 1), (0, 1), (0, 1)], sent
+    assert sent == [(0, 1), (1, 1), (2, 1), (3, 1), (0, 1), (0, 1)], sent
     client.close()
     unused.close()
     broker.close()
