@@ -631,6 +631,6 @@ def test_dropped_client_at_the_interpreters_end_is_silent(fake: FakeBroker) -> N
             client.create_producer("t", batching_max_publish_delay_ms=60_000).send_async(b"x", None)
         print("done")
     """
-    command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(program)]
+    command = [sys.executable, "-W", "default", "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
