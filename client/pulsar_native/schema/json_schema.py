@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
-from pulsar_native._type_names import class_name
+from pulsar_native._type_names import class_name, origin
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.base import Schema, mismatch
 from pulsar_native.schema.datum_check import DatumCheck, compile_check
@@ -151,7 +151,9 @@ def record_source(
     if isinstance(record_cls, type) and is_model(record_cls):
         model: Model[Any] = Model(record_cls, json=json)
         return None, model, model.definition
-    if isinstance(record_cls, type) and callable(describe := getattr(record_cls, "schema", None)):
+    describe = getattr(record_cls, "schema", None)
+    # A Record of the official client belongs to its schemas only.
+    if isinstance(record_cls, type) and callable(describe) and not origin(record_cls):
         return record_cls, None, _definition_of(describe())
     shown = class_name(record_cls if isinstance(record_cls, type) else type(record_cls))
     raise InvalidConfiguration(
