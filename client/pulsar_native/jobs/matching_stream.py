@@ -91,9 +91,8 @@ class StreamOptions:
                 re.compile(validation.text("topic_pattern", self.topic_pattern))
             except re.error as error:
                 validation.refuse(f"topic_pattern={self.topic_pattern!r} is not a regular expression: {error}")
-        validation.choice("initial_position", self.initial_position, POSITIONS)
-        validation.choice("decode", self.decode, DECODERS)
-        validation.choice("payload", self.payload, PAYLOADS)
+        for name, allowed in (("initial_position", POSITIONS), ("decode", DECODERS), ("payload", PAYLOADS)):
+            object.__setattr__(self, name, validation.choice(name, getattr(self, name), allowed))
         _whole("payload_limit_bytes", self.payload_limit_bytes, 1024)
         _whole("receiver_queue_size", self.receiver_queue_size, 1, maximum=10_000)
         _whole("max_redeliver_count", self.max_redeliver_count, 0)

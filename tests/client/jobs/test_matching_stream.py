@@ -569,6 +569,11 @@ async def test_stream_renews_deliveries_of_the_same_message(client: Client, brok
     assert backlog(broker, name)["msgBacklog"] == 0
 
 
+def test_options_choices_become_lower_case() -> None:
+    options = StreamOptions("s", ("t",), initial_position="Earliest", decode="JSON", payload="IDs")
+    assert (options.initial_position, options.decode, options.payload) == ("earliest", "json", "ids")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
