@@ -198,7 +198,7 @@ def advance(
 
 
 class _Cursor:
-    """Where the subscription may be moved to, by partition: the first entry that stays unacknowledged."""
+    """Limit of a move of the subscription, by partition: the first entry that stays unacknowledged."""
 
     def __init__(
         self, options: ReadOptions, subscription: str, broker: Broker, admin: AdminClient | None, planned_at: datetime

@@ -73,3 +73,9 @@ def stats(broker: Broker) -> Callable[[str], Any]:
         return broker.admin("GET", topic.replace("://", "/") + "/stats?getPreciseBacklog=true")
 
     return ask
+
+
+@pytest.fixture
+def backlog(stats: Callable[[str], Any]) -> Callable[[str], int]:
+    """Give a function that returns how many messages the subscription "sub" has not had acknowledged."""
+    return lambda name: int(stats(name)["subscriptions"]["sub"]["msgBacklog"])

@@ -42,12 +42,6 @@ EARLIEST = InitialPosition.Earliest
 SHARED = {"consumer_type": ConsumerType.Shared, "initial_position": EARLIEST, "negative_ack_redelivery_delay_ms": 100}
 
 
-@pytest.fixture
-def backlog(stats: Stats) -> Callable[[str], int]:
-    """Give a function that returns how many messages the subscription "sub" has not had acknowledged."""
-    return lambda name: int(stats(name)["subscriptions"]["sub"]["msgBacklog"])
-
-
 def refuse(consumer: Any, count: int) -> list[Message]:
     """Receive so many messages, refuse them, and return them."""
     messages = [consumer.receive(15_000) for _ in range(count)]

@@ -183,7 +183,7 @@ def test_a_close_waits_for_running_calls_only(
         running = pool.submit(executor.run, 1)
         assert began.wait(10)
         closing = pool.submit(consumer.close if what == "consumer" else client.close)
-        eventually(lambda: consumer._is_leaving or not client._listeners.is_open)
+        eventually(lambda: consumer._is_closing or not client._listeners.is_open)
         assert not closing.done()
         gate.set()
         closing.result(20)

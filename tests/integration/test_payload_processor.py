@@ -39,12 +39,6 @@ class Lines:
         return [PayloadMessage(line, partition_key=line.decode()[:1]) for line in payload.splitlines()]
 
 
-@pytest.fixture
-def backlog(stats: Stats) -> Callable[[str], int]:
-    """Give a function that returns how many messages the subscription "sub" has not had acknowledged."""
-    return lambda name: int(stats(name)["subscriptions"]["sub"]["msgBacklog"])
-
-
 def publish(api: Api, client: Any, name: str, *contents: bytes, **options: Any) -> None:
     """Publish entries in the format of lines, unless they are batches."""
     options = {"batching_enabled": False, **options}

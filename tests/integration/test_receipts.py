@@ -18,15 +18,8 @@ from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
-Stats = Callable[[str], Any]
 
 EARLIEST = InitialPosition.Earliest
-
-
-@pytest.fixture
-def backlog(stats: Stats) -> Callable[[str], int]:
-    """Give a function that returns how many messages the subscription "sub" has not had acknowledged."""
-    return lambda name: int(stats(name)["subscriptions"]["sub"]["msgBacklog"])
 
 
 def publish(api: Api, client: Any, name: str, count: int, *, batch: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""How far the subscription of a load may be moved: the loaded intervals, and the messages between them."""
+"""Limit of a move of a load's subscription: the loaded intervals, and the messages between them."""
 
 from __future__ import annotations
 

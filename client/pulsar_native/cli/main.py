@@ -197,7 +197,7 @@ _SPELLINGS = {
     "on_changed='republish'": "--on-changed republish",
     "a list, a table, a file, or a callable) or another identity, or start a new run": "files) or another --identity",
     "this run was published before, and was then deleted and made again, or its state was removed "
-    "([state_store] clear_on_success, or by hand): if its messages are to stay as they are, mark the task as a "
+    "([state_store] clear_on_success, or manually): if its messages are to stay as they are, mark the task as a "
     "success. Or another Airflow, or another task, publishes under the same deployment_id and identity: give each its "
     "own": "the messages were published before, and the file of --state was removed since: if they are to stay as they "
     "are, nothing is left to do. Or another program publishes under the same --identity: give each its own",

@@ -118,7 +118,7 @@ class Deduplication:
             f"nothing is remembered of an earlier try, but the broker knows the producer {producer_name!r} of "
             f"{self._topic} up to message {known}, and would drop messages as duplicates that may be others. Either "
             "this run was published before, and was then deleted and made again, or its state was removed "
-            "([state_store] clear_on_success, or by hand): if its messages are to stay as they are, mark the task as "
+            "([state_store] clear_on_success, or manually): if its messages are to stay as they are, mark the task as "
             "a success. Or another Airflow, or another task, publishes under the same deployment_id and identity: "
             "give each its own"
         )

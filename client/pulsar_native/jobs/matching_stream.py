@@ -24,6 +24,7 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import is_generator
 from pulsar_native.jobs.batch import metadata_of
 from pulsar_native.jobs.codecs import WriterSchema, decode
+from pulsar_native.jobs.consume_options import DECODERS
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, check_persistent, copied_options, dead_letter_properties
 from pulsar_native.jobs.failures import explain, reason_of
 from pulsar_native.jobs.matched_value import matched_value
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio import Client, Consumer, Producer
     from pulsar_native.jobs.interfaces import JobLog
 
-DECODERS = ("auto", "json", "text", "bytes")
 POSITIONS = ("latest", "earliest")
 Predicate = Callable[[Mapping[str, Any]], "bool | Awaitable[bool]"]
 

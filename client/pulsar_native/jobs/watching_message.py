@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.consume_options import DECODERS, INITIAL_POSITIONS, SUBSCRIPTION_TYPES
 from pulsar_native.jobs.failures import explain
 from pulsar_native.jobs.matching import MessageMatch
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio import Client, Consumer
     from pulsar_native.jobs.id_ranges import TopicRanges
 
-TYPES = ("exclusive", "shared", "failover", "key_shared")
-DECODERS = ("auto", "json", "text", "bytes")
 UNMATCHED = ("keep", "acknowledge")
 # Limit of the wait for the next message of a look.
 _WAIT_MS = 500
@@ -76,8 +75,8 @@ class MessageCondition:
             TopicName.parse(validation.text("topic", topic)).full,
             validation.text("subscription", subscription),
             match,
-            validation.choice("subscription_type", subscription_type, TYPES),
-            validation.choice("initial_position", initial_position, ("earliest", "latest")),
+            validation.choice("subscription_type", subscription_type, SUBSCRIPTION_TYPES),
+            validation.choice("initial_position", initial_position, INITIAL_POSITIONS),
             validation.choice("decode", decode, DECODERS),
             validation.choice("unmatched", unmatched, UNMATCHED),
             value_limit_bytes,

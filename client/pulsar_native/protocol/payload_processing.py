@@ -11,9 +11,8 @@ import base64
 from pulsar_native._message_fields import text_of
 from pulsar_native._type_names import type_name
 from pulsar_native.exceptions import InvalidMessage
-from pulsar_native.message import OutgoingMessage
 from pulsar_native.payload_processor import MessagePayloadProcessor, PayloadMessage
-from pulsar_native.protocol.batch_builder import single_fields
+from pulsar_native.protocol.batch_builder import described_by, single_fields
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire._impl import encode_batch
 from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
@@ -82,17 +81,9 @@ def _single(parsed: ParsedEntry, message: PayloadMessage) -> tuple[ParsedEntry, 
         metadata.ClearField(name)
     if message.sequence_id is not None:
         metadata.sequence_id = message.sequence_id
-    key, is_bytes = _key_of(message)
-    fields = OutgoingMessage(
-        b"",
-        message.properties,
-        key,
-        is_bytes,
-        message.ordering_key,
-        event_timestamp=message.event_timestamp,
-        null_value=message.data is None,
-    )
-    single_fields(metadata, fields)
+    fields = described_by(_fields_of(message))
+    if fields is not None:
+        single_fields(metadata, fields)
     return _parsed(parsed, metadata, parsed.index), message.data or b""
 
 
@@ -133,15 +124,14 @@ def _checked(message: PayloadMessage) -> PayloadMessage:
     return message
 
 
-def _key_of(message: PayloadMessage) -> tuple[str | None, bool]:
-    """Return a message's key as text, and whether it is of bytes."""
-    key = message.partition_key
-    return (base64.b64encode(key).decode(), True) if isinstance(key, bytes) else (key, False)
-
-
 def _fields_of(message: PayloadMessage) -> bytes:
     """Return a message's own fields, encoded."""
-    ordering_key = None if message.ordering_key is None else message.ordering_key.encode()
+    key, ordering_key = message.partition_key, message.ordering_key
     return encode_single_fields(
-        message.properties, *_key_of(message), ordering_key, message.event_timestamp or 0, message.data is None
+        message.properties,
+        base64.b64encode(key).decode() if isinstance(key, bytes) else key,
+        isinstance(key, bytes),
+        None if ordering_key is None else ordering_key.encode(),
+        message.event_timestamp or 0,
+        message.data is None,
     )

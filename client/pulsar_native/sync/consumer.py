@@ -95,7 +95,7 @@ class Receiving(Closeable, Generic[T_co]):
         self._kept = kept
         self._listening = True
         # True from the begin of a close or unsubscribe on, unless that fails: the listener is called no more.
-        self._is_leaving = False
+        self._is_closing = False
         # Held while the listener is called, so that a strict pause can wait for the running call.
         self._draining = threading.RLock()
 
@@ -226,7 +226,7 @@ class Receiving(Closeable, Generic[T_co]):
         """Call the listener for what is queued. In the listener's thread."""
         inner, threads, listener, executed = self._inner, self._threads, self._listener, self._executed
         with self._draining:
-            while self._listening and not self._is_leaving and threads.is_open and not self._is_retrying:
+            while self._listening and not self._is_closing and threads.is_open and not self._is_retrying:
                 if executed is not None and executed.is_full:
                     return
                 message: Message[T_co] | None
@@ -275,10 +275,10 @@ class Receiving(Closeable, Generic[T_co]):
 
     def _may_call(self) -> bool:
         """Return True unless the listener is paused, or the consumer is, strictly, or closed."""
-        return self._listening and not self._is_leaving and not self._inner.held
+        return self._listening and not self._is_closing and not self._inner.held
 
     def _wait_for_calls(self, seconds: float) -> None:
-        """Wait for the listener's running call, after `_is_leaving` or `held` was changed."""
+        """Wait for the listener's running call, after `_is_closing` or `held` was changed."""
         if self._executed is not None:
             # The listener thread makes no call, and may be waiting in the executor for the calling one.
             self._executed.wait_ended(seconds)
@@ -296,7 +296,7 @@ class Receiving(Closeable, Generic[T_co]):
         Order of events: 1. the flag is set, which the listener's thread reads before each message; 2. the lock is
         acquired, which that thread holds during a call. After 2 no call runs and none begins.
         """
-        self._is_leaving = True
+        self._is_closing = True
         self._kept.discard(self)
         if self._has_listener and not self._engine.on_loop():
             seconds = self._inner.client.config.operation_timeout_seconds if limit is None else limit
@@ -306,7 +306,7 @@ class Receiving(Closeable, Generic[T_co]):
         """Undo `_stop_listening`, unless the consumer was closed meanwhile."""
         if self._inner.is_closed:
             return
-        self._is_leaving = False
+        self._is_closing = False
         if self._has_listener:
             self._kept.add(self)
             self._wake_listener()

@@ -317,16 +317,16 @@ async def test_receive_topic_failed_keeps_messages(fake: FakeBroker, client: Cli
 async def unsubscribing(fake: FakeBroker, consumer: Any) -> tuple[asyncio.Task[None], Peer, list[pb.BaseCommand]]:
     """Begin to unsubscribe; return the task, and what the broker is still to answer."""
     fake.answers[Kind.UNSUBSCRIBE] = swallow
-    leaving = asyncio.create_task(consumer.unsubscribe())
+    pending = asyncio.create_task(consumer.unsubscribe())
     seen = await asyncio.to_thread(fake.wait, Kind.UNSUBSCRIBE, len(consumer._inner.children))
-    return leaving, seen[0].peer, [each.command for each in seen]
+    return pending, seen[0].peer, [each.command for each in seen]
 
 
-async def rejected(leaving: asyncio.Task[None], peer: Peer, command: pb.BaseCommand) -> None:
+async def rejected(pending: asyncio.Task[None], peer: Peer, command: pb.BaseCommand) -> None:
     """Answer that other consumers are connected."""
     peer.send(failure(command.unsubscribe.request_id, pb.ConsumerBusy))
     with pytest.raises(ConsumerBusy):
-        await asyncio.wait_for(leaving, 10)
+        await asyncio.wait_for(pending, 10)
 
 
 async def test_unsubscribe_rejected_iteration_goes_on(fake: FakeBroker, client: Client) -> None:
@@ -340,10 +340,10 @@ async def test_unsubscribe_rejected_iteration_goes_on(fake: FakeBroker, client: 
 
     iterating = asyncio.create_task(iterate())
     await started(consumer)
-    leaving, peer, (command,) = await unsubscribing(fake, consumer)
+    pending, peer, (command,) = await unsubscribing(fake, consumer)
     topic.publish(b"a")
     await until(lambda: got == [b"a"])
-    await rejected(leaving, peer, command)
+    await rejected(pending, peer, command)
     topic.publish(b"b")
     await until(lambda: got == [b"a", b"b"] or iterating.done())
     await consumer.close()
@@ -359,9 +359,9 @@ async def test_unsubscribe_rejected_cancelled_comes_next(fake: FakeBroker, clien
         consumer.batch_receive() if way == "batch" else consumer.receive_arrow(max_rows=3, timeout_millis=None)
     )
     await until(lambda: consumer._inner.dequeued_ids() and not consumer._inner.has_queued())
-    leaving, peer, (command,) = await unsubscribing(fake, consumer)
+    pending, peer, (command,) = await unsubscribing(fake, consumer)
     await cancelled(receiving)
-    await rejected(leaving, peer, command)
+    await rejected(pending, peer, command)
     assert [(await consumer.receive(10_000)).data() for _ in range(2)] == [b"a", b"b"]
 
 
@@ -371,13 +371,13 @@ async def test_unsubscribe_of_one_partition_ends_no_wait(fake: FakeBroker, clien
     first, second = consumer._inner.children
     receiving = asyncio.create_task(consumer.receive())
     await started(consumer)
-    leaving, peer, commands = await unsubscribing(fake, consumer)
+    pending, peer, commands = await unsubscribing(fake, consumer)
     by_id = {each.unsubscribe.consumer_id: each for each in commands}
     peer.send(success(by_id[first.consumer_id].unsubscribe.request_id))
     await until(lambda: first.state is State.CLOSED)
     # It is not woken again and again either.
     assert not consumer._inner.may_have_more()
-    await rejected(leaving, peer, by_id[second.consumer_id])
+    await rejected(pending, peer, by_id[second.consumer_id])
     peer.send(delivery(second.consumer_id, single_entry(b"a"), 0))
     assert (await asyncio.wait_for(receiving, 10)).data() == b"a"
 

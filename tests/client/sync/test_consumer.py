@@ -385,14 +385,14 @@ def test_unsubscribe_rejected_keeps_executor_message(fake: FakeBroker, client: C
     )  # fmt: skip
     wait_until(lambda: executor.calls)
     with ThreadPoolExecutor(1) as threads:
-        leaving = threads.submit(consumer.unsubscribe)
+        pending = threads.submit(consumer.unsubscribe)
         (asked,) = fake.wait(Kind.UNSUBSCRIBE)
         # It may not begin now, and puts its message back.
         executor.calls.pop()()
         assert not seen
         asked.peer.send(*reject_unsubscribe(asked.peer, asked.command))
         with pytest.raises(ConsumerBusy):
-            leaving.result(10)
+            pending.result(10)
     wait_until(lambda: executor.calls)
     executor.calls.pop()()
     assert seen == [b"a"]
@@ -423,14 +423,14 @@ def test_unsubscribe_rejected_receiver_waits_on(fake: FakeBroker, client: Client
     with ThreadPoolExecutor(2) as threads:
         receiving = threads.submit(WAYS[way], consumer)
         wait_until(lambda: waiting(consumer) or receiving.done())
-        leaving = threads.submit(consumer.unsubscribe)
+        pending = threads.submit(consumer.unsubscribe)
         (asked,) = fake.wait(Kind.UNSUBSCRIBE)
         topic.publish(b"c")
         wait_until(lambda: [each.entry_id() for each in consumer._inner.dequeued_ids()] == [2])
         wait_until(lambda: waiting(consumer) or receiving.done())
         asked.peer.send(*reject_unsubscribe(asked.peer, asked.command))
         with pytest.raises(ConsumerBusy):
-            leaving.result(10)
+            pending.result(10)
         topic.publish(b"d")
         assert receiving.result(10) == [b"a", b"b", b"c", b"d"]
 
