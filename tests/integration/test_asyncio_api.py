@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from support.brokers import Broker, NewTopic
 pytestmark = pytest.mark.asyncio
 
 EARLIEST = InitialPosition.Earliest
+
+Stats = Callable[[str], Any]
 
 
 @pytest_asyncio.fixture
@@ -110,6 +113,28 @@ async def test_a_cancelled_send_is_sent_all_the_same(native: Client, topic: NewT
     await producer.send(b"after")
     reader = await native.create_reader(name, MessageId.earliest)
     assert [(await reader.read_next(10_000)).data() for _ in range(2)] == [b"cancelled", b"after"]
+
+
+@pytest.mark.parametrize("kind", ["create_producer", "subscribe"])
+async def test_cancelled_creations_leave_nothing(native: Client, topic: NewTopic, stats: Stats, kind: str) -> None:
+    name = topic()
+    await (await native.create_producer(name)).close()
+    await (await native.subscribe(name, "sub")).close()
+
+    async def one(number: int) -> None:
+        creation = native.create_producer(name) if kind == "create_producer" else native.subscribe(name, "sub")
+        task = asyncio.ensure_future(creation)
+        # From before the request is written until after its response.
+        await asyncio.sleep(number % 20 / 1000)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await task).close()
+
+    for number in range(200):
+        await one(number)
+    async with asyncio.timeout(20):
+        while (left := stats(name))["publishers"] or left["subscriptions"]["sub"]["consumers"]:
+            await asyncio.sleep(0.05)
 
 
 async def test_iteration_ends_with_close(native: Client, topic: NewTopic) -> None:

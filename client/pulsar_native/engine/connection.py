@@ -7,6 +7,7 @@ connection is lost. Everything here runs on the loop, except `write` and the inl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -27,6 +28,7 @@ from pulsar_native.exceptions import (
     ErrorGettingAuthenticationData,
     Interrupted,
     InvalidUrl,
+    NotConnected,
     ProtocolViolation,
     PulsarException,
     TooManyLookupRequestException,
@@ -314,6 +316,21 @@ class Connection:
         elif not future.cancelled():
             # Retrieved: an error that nobody wants is not worth a warning.
             future.exception()
+
+    def on_late_answer(self, request_id: int, function: Callable[[], None]) -> None:
+        """Call a function if a request that was given up succeeds within another time-out. Thread-safe."""
+
+        def answered(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                function()
+
+        loop = self.engine.loop
+        future: asyncio.Future[Any] = loop.create_future()
+        future.add_done_callback(answered)
+        # A connection that was lost has no late answers.
+        with contextlib.suppress(NotConnected):
+            self.core.register(request_id, future, loop.time())
+            self.engine.call(self.watch_requests)
 
     def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
         """Send a request immediately and return the future of its response. On the loop."""

@@ -142,8 +142,10 @@ class PartitionProducer(Handler):
         except BaseException as error:
             connection.remove_producer(producer_id)
             if isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
-                # The broker may finish the creation later: it must not keep an unused producer.
-                connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
+                # The broker may finish the creation later: it must not keep an unused producer. It registers a producer
+                # a while after it has read PRODUCER, and a close that it reads in between has no effect.
+                self._close_unused(connection)
+                connection.on_late_answer(request_id, partial(self._close_unused, connection))
             raise
         # The broker's next frame may close the producer again (an unload): read, and dispatched, before this task
         # continued. Messages sent to a closed producer are lost without a response.
@@ -166,6 +168,12 @@ class PartitionProducer(Handler):
         self._fail_ended(ended)
         for op in doubtful:
             self._completed(op, backpressure.may_be_stored(self.topic.full, self.disconnect_reason), None)
+
+    def _close_unused(self, connection: Connection) -> None:
+        """Have the broker close the producer, unless it is created on that connection once more."""
+        producer_id = self.core.producer_id
+        if not connection.has_producer(producer_id):
+            connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
 
     @property
     def is_started(self) -> bool:

@@ -374,9 +374,34 @@ async def test_close_during_reconnect_leaves_nothing(fake: FakeBroker, cores: Co
     # The broker may just be making it: it is told to drop it, whatever it answers.
     (closing,) = await asyncio.to_thread(fake.wait, Kind.CLOSE_PRODUCER)
     assert closing.command.close_producer.producer_id == producer_id
+    # It makes it later, when the close has had no effect.
     late.peer.send(*create(late.peer, late.command))
+    again = (await asyncio.to_thread(fake.wait, Kind.CLOSE_PRODUCER, 2))[-1]
+    assert again.command.close_producer.producer_id == producer_id
     assert (await settled([send(neighbour, b"x")]))[0][0] is None
     assert len(fake.peers) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refused", [False, True], ids=["created", "refused"])
+@pytest.mark.proves("C38")
+async def test_late_answer_after_a_new_try_closes_none(fake: FakeBroker, cores: Cores, *, refused: bool) -> None:
+    create = fake.answers[Kind.PRODUCER]
+    core = cores(fake.url, **FAST, operation_timeout_seconds=0.3)
+    producer = await producer_of(core)
+    fake.answers[Kind.PRODUCER] = swallow
+    fake.peers[0].send(close_producer(only(producer).core.producer_id))
+    late = (await asyncio.to_thread(fake.wait, Kind.PRODUCER, 2))[-1]
+    # The time-out of the first try.
+    await asyncio.to_thread(fake.wait, Kind.CLOSE_PRODUCER)
+    fake.answers[Kind.PRODUCER] = create
+    await until(lambda: producer.is_connected)
+    error = pb.CommandError(request_id=late.command.producer.request_id, error=pb.NotAllowedError, message="no")
+    late.peer.send(*([frame(Kind.ERROR, error=error)] if refused else create(late.peer, late.command)))
+    # The receipt of the first one is read behind that answer; a close would be before the second one.
+    for payload in (b"x", b"y"):
+        assert (await settled([send(producer, payload)]))[0][0] is None
+    assert len(fake.seen(Kind.CLOSE_PRODUCER)) == 1 and len(fake.peers) == 1
 
 
 @pytest.mark.asyncio
