@@ -32,6 +32,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.interval import is_template
@@ -65,6 +66,7 @@ class WatchingSensor(BaseSensorOperator):
     """
 
     ui_color = "#d5e8fb"
+    operator_extra_links = (PulsarTopicLink(),)
     start_trigger_args = StartTriggerArgs(
         trigger_cls="", trigger_kwargs={}, next_method="execute_complete", next_kwargs=None, timeout=None
     )

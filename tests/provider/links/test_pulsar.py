@@ -34,7 +34,11 @@ def test_topic_link_is_stored_by_airflow(
         consume = ConsumeBatchOperator(
             task_id="consume", topic=[{name!r}], subscription="s", path={str(tmp_path / "o.jsonl")!r}
         )
-        publish >> consume
+        for deferrable in (False, True):
+            wait = TopicSensor(
+                task_id=f"wait_{{deferrable}}", topic={name!r}, messages=1, deferrable=deferrable, poke_interval=1
+            )
+            publish >> wait >> consume
         """,
     )
     run = dag.test()
@@ -42,7 +46,7 @@ def test_topic_link_is_stored_by_airflow(
     short = name.rpartition("/")[2]
     quoted = f"persistent%3A%2F%2Fpublic%2Fdefault%2F{short}"
     url = f"https://console.example.org/#/public/default/{short}?d=persistent&n={quoted}"
-    assert [xcom_of(run, task, PulsarTopicLink().xcom_key) for task in ("publish", "consume")] == [url, url]
+    assert [xcom_of(run, task, PulsarTopicLink().xcom_key) for task in states_of(run)] == [url] * 4
 
 
 @pytest.mark.proves("A25")
