@@ -397,6 +397,15 @@ class ClientCore:
         first.send(connection, make_registered)
         return made[0] if made else make({topic: 0}, first), broker
 
+    def discard(self, made: TopicProducer | MultiTopicsConsumer) -> None:
+        """Close what was created for a caller who was interrupted meanwhile, and does not get it. On the loop."""
+
+        async def closed() -> None:
+            with contextlib.suppress(PulsarException):
+                await made.close()
+
+        self.engine.spawn(closed())
+
     async def new_transaction(self, timeout_seconds: float) -> TransactionWork:
         """Begin a transaction."""
         self._check_open()

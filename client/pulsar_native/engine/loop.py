@@ -170,13 +170,14 @@ if hasattr(os, "register_at_fork"):
 class _Call(Wait, Generic[T]):
     """Coroutine that runs as a task of the loop while a thread waits for it: lighter than a future of each side."""
 
-    __slots__ = ("_coroutine", "_error", "_has_begun", "_is_cancelled", "_result", "_task")
+    __slots__ = ("_coroutine", "_discard", "_error", "_has_begun", "_has_result", "_is_cancelled", "_result", "_task")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T], discard: Callable[[T], object] | None) -> None:
         super().__init__()
         self._coroutine = coroutine
+        self._discard = discard
         self._task: asyncio.Task[None] | None = None
-        self._has_begun = self._is_cancelled = False
+        self._has_begun = self._has_result = self._is_cancelled = False
         self._result: T
         self._error: BaseException | None = None
 
@@ -191,19 +192,27 @@ class _Call(Wait, Generic[T]):
         self._has_begun = True
         try:
             self._result = await self._coroutine
+            self._has_result = True
         except BaseException as error:
             self._error = error
+        if self._is_cancelled:
+            self._discard_result()
         # Here, as a callback of the task would wake the thread one round of the loop later.
         self.wake()
 
     def cancel(self) -> None:
-        """Cancel the task, also before its start."""
+        """Cancel the task, also before its start; a result is discarded, which may be there all the same."""
         self._is_cancelled = True
+        self._discard_result()
         if self._task is not None:
             self._task.cancel()
             if not self._has_begun:
                 # The task ends without its first step, and nothing would end the coroutine.
                 self._coroutine.close()
+
+    def _discard_result(self) -> None:
+        if self._has_result and self._discard is not None:
+            self._discard(self._result)
 
     def result(self) -> T:
         """Return the coroutine's result or raise its error. For the waiting thread, once it was woken."""
@@ -272,12 +281,20 @@ class Engine:
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(task)
 
-    def run(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T], timeout: float | None = None) -> T:
-        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`."""
+    def run(
+        self,
+        coroutine: Coroutine[Any, Any, T] | EagerCall[T],
+        timeout: float | None = None,
+        discard: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`.
+
+        `discard` is called, on the loop, with a result that the caller does not get because of that.
+        """
         self._check_may_block(coroutine)
         # Order of events: what passes the gate is queued before the loop is told to stop, so that its last round starts
         # it and the end cancels it; a later call raises. A call between the two would wait indefinitely.
-        call = _Call(coroutine)
+        call = _Call(coroutine, discard)
         with self._gate:
             if self._ended:
                 coroutine.close()
@@ -296,7 +313,7 @@ class Engine:
             # An error refers to this frame, which would refer to it.
             del call
 
-    def run_eager(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run_eager(self, coroutine: Coroutine[Any, Any, T], discard: Callable[[T], object] | None = None) -> T:
         """As `run`, but in the calling thread up to the coroutine's first wait, which must be thread-safe."""
         self._check_may_block(coroutine)
         if self._ended:
@@ -310,7 +327,7 @@ class Engine:
             raise
         except KeyboardInterrupt as error:
             raise Interrupted("The call was interrupted") from error
-        return self.run(call)
+        return self.run(call, discard=discard)
 
     def _check_may_block(self, coroutine: Coroutine[Any, Any, Any] | EagerCall[Any]) -> None:
         try:

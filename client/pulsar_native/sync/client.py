@@ -265,7 +265,7 @@ class Client(NotPicklable):
         chain = ProducerChain(interceptors, intercepted_fields) if interceptors else None
         used_schema = _validation.checked_schema(schema)
         core = self._started()
-        inner = core.engine.run_eager(core.create_producer(config, used_schema, chain))
+        inner = core.engine.run_eager(core.create_producer(config, used_schema, chain), core.discard)
         return Producer(self, inner, inner.schema)
 
     @option_docs(ConsumerConfig, options=ConsumerOptions)
@@ -373,7 +373,7 @@ class Client(NotPicklable):
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run_eager(
-            core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events)
+            core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events), core.discard
         )
         consumer = Consumer(
             self, inner, decoder, self._listeners, self._kept, message_listener, message_listener_executor
@@ -432,7 +432,7 @@ class Client(NotPicklable):
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run_eager(
-            core.subscribe(config.topics, consumer_config, decoder, wire_schema(used_schema), chain)
+            core.subscribe(config.topics, consumer_config, decoder, wire_schema(used_schema), chain), core.discard
         )
         return Reader(self, inner, decoder, self._listeners, self._kept, reader_listener)
 
@@ -466,7 +466,8 @@ class Client(NotPicklable):
         used_schema = _validation.checked_schema(schema)
         decoder = VersionedDecoder(used_schema)
         core = self._started()
-        inner = core.engine.run(core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema)))
+        subscribing = core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema))
+        inner = core.engine.run(subscribing, discard=core.discard)
         view: TableView[S] = TableView(self, inner, decoder, self._listeners, self._kept, subscription_name)
         view._start()
         return view

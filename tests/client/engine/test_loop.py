@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -34,6 +35,7 @@ from pulsar_native.engine.loop import (
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
+from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CryptoError,
@@ -131,6 +133,41 @@ def test_engine_run_errors_and_timeouts() -> None:
         engine.run(asyncio.sleep(0))
     # Silent, as whoever calls this has nobody to tell.
     engine.call(print, "never")
+
+
+@pytest.mark.parametrize("result", ["before", "in spite"])
+def test_engine_interrupted_call_discards_its_result(monkeypatch: pytest.MonkeyPatch, result: str) -> None:
+    engine = acquire_thread_engine()
+    has_begun = threading.Event()
+    discarded: list[str] = []
+    wait = Wait.wait
+
+    async def make() -> str:
+        has_begun.set()
+        if result == "in spite":
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return "made"
+
+    def interrupted(call: Wait, seconds: float | None = None) -> bool:
+        assert has_begun.wait(10)
+        if result == "before":
+            wait(call, 10)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Wait, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(make(), discard=discarded.append)
+    wait_until(lambda: discarded == ["made"])
+    assert engine.run(make_now(), discard=discarded.append) == "now"
+    release_thread_engine(engine.generation, 10)
+    wait_until_gone(engine_threads())
+    assert discarded == ["made"]
+
+
+async def make_now() -> str:
+    return "now"
 
 
 def test_engine_end_fails_waiting_call() -> None:

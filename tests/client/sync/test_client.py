@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import pulsar_native
 from pulsar_native import Client, ConsumerEventListener, ConsumerType
 from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported, PulsarException
 from pulsar_native.message_id import MessageId
@@ -125,6 +126,39 @@ def test_client_close_interrupted_drops_connections(
         assert fake.peers[1].gone.wait(10) and not fake.peers[0].gone.is_set()
         with pytest.raises(AlreadyClosed):
             client.close()
+
+
+CREATIONS: dict[str, Callable[[Client], object]] = {
+    "producer": lambda client: client.create_producer("t"),
+    "consumer": lambda client: client.subscribe(["a", "b"], "s"),
+    "reader": lambda client: client.create_reader(["a", "b"], MessageId.earliest),
+    "table view": lambda client: client.create_table_view("t"),
+}
+
+
+@pytest.mark.parametrize("kind", CREATIONS)
+def test_interrupted_creation_leaves_nothing_open(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    wait = Wait.wait
+
+    def interrupted(call: Wait, seconds: float | None = None) -> bool:
+        # When all is done, and the caller was woken.
+        wait(call, 10)
+        raise KeyboardInterrupt
+
+    def on_loop(engine: Engine, coroutine: Coroutine[Any, Any, Any], discard: Callable[[Any], object]) -> Any:
+        return engine.run(coroutine, discard=discard)
+
+    with Client(fake.url) as client:
+        client.get_topic_partitions("t")
+        core = client._core
+        assert core is not None
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Engine, "run_eager", on_loop)
+            patched.setattr(Wait, "wait", interrupted)
+            CREATIONS[kind](client)
+        wait_until(lambda: not core.producers and not core.consumers)
+        made = len(fake.seen(Kind.PRODUCER)) + len(fake.seen(Kind.SUBSCRIBE))
+        assert made == len(fake.seen(Kind.CLOSE_PRODUCER)) + len(fake.seen(Kind.CLOSE_CONSUMER)) > 0
 
 
 @pytest.mark.parametrize("method", [Client.close, Client.shutdown])
