@@ -152,6 +152,12 @@ class ValueSchema:
             raise InvalidConfiguration("columns: a column is named twice")
         if options.mode == PERMISSIVE and options.corrupt_column not in found:
             found.insert(_behind_values(found, there), options.corrupt_column)
+        if not found:
+            # Of rows without columns Spark would count none.
+            raise InvalidConfiguration(
+                "The registered record has no fields, so the read has no columns: name a metadata column, such as "
+                "columns=__messageId, or leave includeMetadata out"
+            )
         return ValueSchema(info, tuple(name for name in found if name in there), tuple(found), options)
 
     @property

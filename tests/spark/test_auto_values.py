@@ -360,6 +360,10 @@ def test_auto_schema_without_columns_raises(auto: Read, client: Client, topic: N
         name = topic("unfit")
         client.create_producer(name, schema=AvroSchema(definition)).close()
         assert message in failure(lambda name=name: auto(name))
+    name = topic("bare")
+    client.create_producer(name, schema=AvroSchema({"type": "record", "name": "Bare", "fields": []})).send({})
+    assert "no fields, so the read has no columns" in failure(lambda: auto(name, includeMetadata="false"))
+    assert auto(name).count() == 1
 
 
 def test_auto_topics_of_different_schemas_raise(

@@ -292,6 +292,34 @@ def test_next_run_skips_messages_of_the_last_one(
     ]
 
 
+def test_mapped_run_skips_messages_of_the_last_one(
+    airflow_home: Path, entry_client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    first, second = topic(), topic()
+    for name in (first, second):
+        fill(entry_client, name, range(10), batch=10)
+    dag = dag_in(
+        airflow_home,
+        "consume_cut_mapped",
+        f"""
+        @task
+        def topics(dag_run=None):
+            return dag_run.conf["topics"]
+
+        ConsumeBatchOperator.partial(
+            task_id="batch", subscription="sub", max_messages=4,
+            path={str(tmp_path)!r} + "/{{{{ run_id }}}}.{{{{ ti.map_index }}}}.jsonl",
+        ).expand(topic=topics())
+        """,
+    )
+    # A topic is added in front of the list, which gives the other one another index, and removed again.
+    runs = [dag.test(run_conf={"topics": topics}) for topics in ([second], [first, second], [second])]
+    assert [set(states_of(run).values()) for run in runs] == [{"success"}] * 3
+    got = [[int(value) for value in texts(tmp_path / f"{run.run_id}.{index}.jsonl")]
+           for run, index in zip(runs, (0, 1, 0), strict=True)]  # fmt: skip
+    assert got == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
 def test_broker_acknowledging_entries_loses_none(entry_client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(entry_client, name, range(30), batch=30)
