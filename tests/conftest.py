@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -20,8 +21,33 @@ NEEDS = {
 }
 
 
+# Files that take minutes though they have few tests: run last, one would keep the other processes of its suite waiting.
+LONG_FILES = (
+    "client/jobs/test_matching_stream.py",
+    "client/test_hatch_build.py",
+    "client/test_init.py",
+    "client/test_typing.py",
+    "client/wire/test_impl.py",
+    "integration/test_benchmark_peers.py",
+    "integration/test_clusters.py",
+    "integration/test_faults_consuming.py",
+    "integration/test_transaction_faults.py",
+    "spark/test_auto_values.py",
+    "spark/test_benchmark.py",
+    "spark/test_cluster.py",
+    "spark/test_encryption.py",
+    "spark/test_scan.py",
+    "spark/test_secrets.py",
+    "spark/test_streaming.py",
+    "spark/test_writing.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures they use, so that `-m "not broker"` needs no mark by hand."""
+    """Mark tests by the fixtures they use, and put the long files first, then those with the most tests."""
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (not item.path.as_posix().endswith(LONG_FILES), -sizes[item.path]))
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         for mark, fixtures in NEEDS.items():
@@ -35,7 +61,9 @@ _STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the standard error stream that pytest captures during tests."""
+    """Keep the standard error stream that pytest captures during tests, and the order of files among processes."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         config.stash[_STDERR] = os.dup(2)

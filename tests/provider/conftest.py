@@ -150,8 +150,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             group = _group_of(file)
             return file if group is None else f"airflow {group}"
 
-    # By the number of tests otherwise, by which the real Airflow would come last.
-    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
