@@ -154,7 +154,9 @@ def run_suite(
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
     if suite.spark is not None and "SPARK_SUBMIT_OPTS" not in env:
-        env = {**env, "SPARK_SUBMIT_OPTS": class_archive.driver_options(suite.spark)}
+        # For the few drivers of "tables", to make an archive would take longer than to do without.
+        options = class_archive.JVM_OPTIONS if suite.spark == "tables" else class_archive.driver_options(suite.spark)
+        env = {**env, "SPARK_SUBMIT_OPTS": options}
     if suite.has_own_brokers:
         env = {**env, "PULSAR_TEST_BROKER_EACH": suite.name}
     say(f"{suite.name}: starts")

@@ -13,7 +13,7 @@ import pytest
 
 import pulsar_native
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
-from class_archive import driver_options
+from class_archive import JVM_OPTIONS
 from environments import ENVS, tables_folder
 from support.brokers import Broker, NewTopic
 from support.publishing import publish_groups
@@ -44,18 +44,13 @@ print("VERSIONS " + json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def jvm_options() -> str:
-    """Return the options of drivers: the suite's class archive is of another Spark, whose classes these do not have."""
-    return driver_options(ENVIRONMENT.name)
-
-
 @pytest.fixture
-def spark_local(monkeypatch: pytest.MonkeyPatch, jvm_options: str) -> None:
+def spark_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """Define spark_default as this machine, with drivers that start quickly."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", jvm_options)
+    # Without the suite's class archive: it is of another Spark, whose classes these drivers do not have.
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
 
 
 def conf_of(kind: str, folder: Path) -> dict[str, str]:
