@@ -26,6 +26,9 @@ from pulsar_native.wire import _impl
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Modules and compiled functions do not pickle; the rest is made again when it is needed.
+_NOT_PICKLED = frozenset({"_at_versions", "_check", "_fastavro", "_own_shape", "_writers"})
+
 
 class AvroSchema(Schema[T], Generic[T]):
     """Avro schema of a record class, or of dictionaries. Thread-safe; blocks only to fetch a writer's schema.
@@ -175,6 +178,19 @@ class AvroSchema(Schema[T], Generic[T]):
             found = self._at_versions[version] = self._copied()
             found._version = version
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copied in one step: another thread may compile what is missing.
+        state = self.__dict__.copy()
+        for name in _NOT_PICKLED:
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._fastavro = _import_fastavro()
+        self._writers = {}
+        self._at_versions = {}
 
     def _copied(self) -> AvroSchema[T]:
         copied = object.__new__(type(self))

@@ -126,6 +126,12 @@ class JsonSchema(Schema[T], Generic[T]):
             return  # Not an Avro definition, as old clients register for JSON: nothing is checked.
         check(value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Compiled functions do not pickle: `_check` is made again. Copied in one step: another thread may make it now.
+        state = self.__dict__.copy()
+        state.pop("_check", None)
+        return state
+
     @cached_property
     def _check(self) -> DatumCheck:
         # Compiled with the first message encoded: a consumer of an invalid old definition does not need it.

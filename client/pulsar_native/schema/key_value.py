@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import struct
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.base import Schema, WriterSchemas, mismatch
@@ -118,11 +119,17 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
 
     def with_writer_schemas(self, find: WriterSchemas) -> KeyValueSchema[K, V]:
         """Return this schema for one topic if one of its parts needs writers' schemas, else itself."""
-        key = self.key_schema.with_writer_schemas(lambda version: split_info(find(version))[0])
-        value = self.value_schema.with_writer_schemas(lambda version: split_info(find(version))[1])
+        # No functions in this one, which would not pickle.
+        key = self.key_schema.with_writer_schemas(partial(_part_of_writer, find, 0))
+        value = self.value_schema.with_writer_schemas(partial(_part_of_writer, find, 1))
         if key is self.key_schema and value is self.value_schema:
             return self
         return KeyValueSchema(key, value, self.encoding_type)
+
+
+def _part_of_writer(find: WriterSchemas, part: Literal[0, 1], version: bytes) -> SchemaInfo:
+    """Return the schema of the keys (0) or of the values (1) of a version."""
+    return split_info(find(version))[part]
 
 
 def split_payload(data: bytes) -> tuple[bytes | None, bytes | None]:

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin
 
 from pulsar_native.exceptions import InvalidConfiguration
@@ -77,7 +78,12 @@ class Model(Generic[T]):
         assert isinstance(part.definition, dict)
         self.kind = kind
         self.definition: dict[str, object] = part.definition
+        self._json = json
         self._part = part
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Its functions do not pickle: the class, pickled by its name, is read again.
+        return partial(Model, json=self._json), (self.kind,)
 
     def encode(self, obj: T) -> Any:
         """Return the dictionary to write for an object; raises `InvalidRecord` with the path of a wrong value."""

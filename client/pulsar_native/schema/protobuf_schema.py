@@ -87,6 +87,10 @@ class GenericProtobufSchema(Schema[dict[str, Any]]):
         self._info = info
         self._class = native_class(info)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Its class is in no module.
+        return GenericProtobufSchema, (self._info,)
+
     def encode(self, obj: dict[str, Any]) -> bytes:
         """Return the encoding of a message with these values; raises `InvalidRecord`."""
         try:
