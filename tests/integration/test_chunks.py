@@ -348,6 +348,45 @@ def test_a_reader_starts_at_and_seeks_to_a_message_in_chunks(
     assert [reader.read_next(10_000).data()[:1] for _ in expected] == expected
 
 
+@pytest.mark.proves("C80", "C113")
+@pytest.mark.parametrize("queue", [1000, 1, 0])
+def test_latest_inclusive_is_last_message_in_chunks(api: Api, client: Any, topic: NewTopic, queue: int) -> None:
+    name = topic()
+    producer = chunking(client, name)
+    api.send_all(producer, [b"0" * 2500, b"1" * 4500])
+    reader = client.create_reader(name, MessageId.latest, start_message_id_inclusive=True, receiver_queue_size=queue)
+    for number in (1, 2, 3):
+        assert reader.has_message_available()
+        assert reader.read_next(10_000).data() == b"%d" % number * (4500 if number == 1 else 10)
+        assert not reader.has_message_available()
+        api.send_all(producer, [b"%d" % (number + 1) * 10])
+    api.send_all(producer, [b"5" * 1500])
+    reader.seek(MessageId.latest)
+    assert reader.has_message_available() and reader.read_next(10_000).data() == b"5" * 1500
+    assert not reader.has_message_available()
+
+
+@pytest.mark.proves("C80", "C113")
+def test_latest_inclusive_in_chunks_amid_others(
+    api: Api, client: Any, through: Relay, topic: NewTopic, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    slow, quick = chunking(api.client(through.service_url), name), chunking(client, name)
+    through.let_pass(Command.SEND, TO_BROKER, times=1)
+    through.hold(Command.SEND, TO_BROKER)
+    waiting = api.enqueue(slow, b"s" * 2500)
+    eventually(lambda: stats(name)["msgInCounter"] == 1)
+    api.send_all(quick, [b"q" * 2500, b"between"])
+    through.release()
+    waiting.result(10)
+    reader = client.create_reader(name, MessageId.latest, start_message_id_inclusive=True)
+    assert reader.read_next(10_000).data() == b"s" * 2500 and not reader.has_message_available()
+    # A range that begins while the reader moves back.
+    reader.seek(MessageId.latest)
+    assert reader.has_message_available()
+    assert [row["value"] for batch in reader.arrow_batches() for row in batch.to_pylist()] == [b"s" * 2500]
+
+
 @pytest.mark.proves("C80")
 def test_a_subscription_seeks_to_a_message_in_chunks(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()

@@ -60,6 +60,8 @@ class Handler(ABC):
         self.failure: PulsarException | None = None
         # Why it was disconnected last: for the errors of what was pending.
         self.disconnect_reason = ""
+        # Why the last attempt to reconnect failed; empty before the first one, and while it is connected.
+        self._reconnect_failure = ""
         # When that was, in ms since 1970; 0 before the first time.
         self.last_disconnected_timestamp = 0
         self._backoff = Backoff(
@@ -153,6 +155,7 @@ class Handler(ABC):
     def _note_attached(self, connection: Connection) -> None:
         if self.state is State.CONNECTING:
             self.state = State.READY
+        self._reconnect_failure = ""
         self._attached.set()
         if not self.engine.on_loop() and not (self.connection is connection and self.is_registered(connection)):
             self.engine.call(self._check_attachment, connection)
@@ -244,22 +247,34 @@ class Handler(ABC):
             try:
                 async with asyncio.timeout(self.client.config.operation_timeout_seconds):
                     await self._attach_once()
-            except TimeoutError:
-                _log.warning("%s is not connected yet: no answer in time", self.describe())
             except PulsarException as error:
                 if self.is_final(error):
                     self.failure = error
                     self.gave_up(error)
                     return
                 self.not_back_yet(error)
+                self._note_failure(_described(error))
                 _log.warning("%s is not connected yet: %s", self.describe(), log_text(error))
+            except TimeoutError:
+                self._note_failure("no answer in time")
+                _log.warning("%s is not connected yet: no answer in time", self.describe())
             except CALLBACK_ERRORS as error:
                 if cancels_task(error):
                     raise
+                # Without its text, which may be the application's.
+                self._note_failure(type(error).__name__)
                 _log.warning("%s is not connected yet: %s", self.describe(), type(error).__name__)
             else:
                 self._backoff.reset()
                 _log.info("%s is connected again", self.describe())
+
+    def _note_failure(self, reason: str) -> None:
+        self._reconnect_failure = f"the last attempt to reconnect failed: {reason}"
+
+    @property
+    def why_not_connected(self) -> str:
+        """Why the handler is not connected, for errors. Thread-safe."""
+        return self._reconnect_failure or self.disconnect_reason or "no attempt to connect has ended yet"
 
     def not_back_yet(self, error: PulsarException) -> None:
         """Called when an attempt to reconnect failed."""
@@ -286,7 +301,9 @@ class Handler(ABC):
                         return self.connection
                     await self._attached.wait()
         except TimeoutError as error:
-            raise NotConnected(f"{self.describe()} is not connected to a broker", topic=self.topic.full) from error
+            raise NotConnected(
+                f"{self.describe()} is not connected to a broker: {self.why_not_connected}", topic=self.topic.full
+            ) from error
 
     async def ask(self, request_id: int, frame: bytes, connection: Connection, expected: type[_Answer]) -> _Answer:
         """Send a request on the connection and return its response; an error contains the topic."""
@@ -334,3 +351,9 @@ class Handler(ABC):
             self._reconnecting.cancel()
         self.connection = None
         self._attached.set()
+
+
+def _described(error: PulsarException) -> str:
+    """Return type, text and broker of an error of an attempt to connect; the topic is the handler's."""
+    broker = f" (broker {error.broker})" if error.broker else ""
+    return f"{type(error).__name__}: {error.message}{broker}"

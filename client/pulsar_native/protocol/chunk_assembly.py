@@ -97,6 +97,10 @@ class ChunkAssembly:
     def __len__(self) -> int:
         return len(self._pending)
 
+    def is_incomplete(self, uuid: str) -> bool:
+        """Return True if further chunks of a message are awaited."""
+        return uuid in self._pending
+
     def keep_all(self) -> None:
         """Drop no incomplete message from now on, neither for their number nor for their age."""
         self._max_pending = 0

@@ -11,6 +11,10 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import words_of
 from pulsar_native.protocol.entry_decoder import StartFilter
 
+# How many entries before its other chunks a first chunk is looked for, between those of other messages.
+_INTERLEAVED = 1000
+_BEHIND_EVERYTHING = StartFilter(MessageId(-1, 1 << 62, 0), inclusive=False)
+
 
 class ConsumerPosition:
     """Position of the consumer of one topic or partition."""
@@ -35,6 +39,10 @@ class ConsumerPosition:
         self.inclusive_by_config = inclusive
         self._start = start
         self._start_inclusive = inclusive
+        # True from `start_at_first_chunk` until the next attachment, or a seek.
+        self.is_moving_back = False
+        # How far before its other chunks the first one may still be looked for, the next distance last.
+        self._further_back: list[int] = []
         self.filter = self._filter_of(start if is_stored and not is_durable else None, inclusive)
         # Ledger and entry of the last decoded delivery, wanted or not.
         self.last_decoded: tuple[int, int] | None = None
@@ -99,6 +107,7 @@ class ConsumerPosition:
         """Return the start of a non-durable subscription's next attachment; None for a durable one, which the broker
         stores.
         """
+        self.is_moving_back = False
         if self.is_durable:
             return None
         if not self.is_stored:
@@ -128,6 +137,28 @@ class ConsumerPosition:
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
+    def look_for_first_chunk(self) -> None:
+        """Allow `start_at_first_chunk`: the start is the topic's last entry, which may be the last chunk of many."""
+        self._further_back = [_INTERLEAVED, 0]
+
+    def start_at_first_chunk(self, entry: tuple[int, int], chunk_id: int) -> bool:
+        """Move the start back to where the first chunk should be of a message of which a later chunk is at the start.
+
+        Return False where it is not, or nothing is left to try. Until the next attachment everything is filtered out:
+        what is behind that message would come before it.
+        """
+        start = self._start
+        if start is None or entry != self.start_entry() or not self._further_back or chunk_id > entry[1]:
+            return False
+        tried = start.first_chunk_message_id() or start
+        first = max(0, entry[1] - chunk_id - self._further_back.pop())
+        if first >= tried.entry_id():
+            return False
+        place = MessageId(self._partition, entry[0], first, topic=self._topic)
+        self._start = MessageId(self._partition, *entry, topic=self._topic, first_chunk=place)
+        self.filter, self.is_moving_back = _BEHIND_EVERYTHING, True
+        return True
+
     def pin_latest(self, last: MessageId) -> None:
         """Replace `latest` by a fixed position: without it, messages published during an outage would be skipped.
 
@@ -155,6 +186,7 @@ class ConsumerPosition:
     def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
         """Record a seek to a position, None for one by time. `sought` is the place of a chunked message."""
         self.last_message = self._last_id = None
+        self.is_moving_back, self._further_back = False, []
         if not self.is_stored:
             return
         # The broker stores the sought time for a non-durable subscription; starting at earliest does not rewind it.
@@ -176,6 +208,8 @@ class ConsumerPosition:
 
         Nothing decoded may be queued. `may_have_more` is True while undecoded deliveries are.
         """
+        if self.is_moving_back:
+            return True
         place, inclusive = self.last_dequeued_message_id, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive

@@ -623,10 +623,11 @@ class ProducerCore:
             return []
         return self.queue.remove_doubtful()
 
-    def timeout_error(self) -> Timeout:
-        """Return the error for messages without a receipt in time."""
+    def timeout_error(self, reason: str = "") -> Timeout:
+        """Return the error for messages without a receipt in time, with the reason if it is known."""
         seconds = self.config.send_timeout_millis / 1000
-        return Timeout(f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)", topic=self.topic)
+        text = f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)"
+        return Timeout(f"{text}; {reason}" if reason else text, topic=self.topic)
 
 
 def _set_counted_id(metadata: pb.MessageMetadata, sequence_id: int) -> None:

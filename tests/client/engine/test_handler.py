@@ -174,8 +174,34 @@ async def test_ready_times_out_while_disconnected(fake: FakeBroker, cores: Cores
     handler = Attached(cores(fake.url, starting_backoff_interval_ms=60_000, max_backoff_interval_ms=60_000))
     await handler.open()
     handler.on_connection_lost(handler.connections[0], "the test")
-    with pytest.raises(NotConnected, match="the handler is not connected"):
+    with pytest.raises(NotConnected, match="the handler is not connected to a broker: the connection was lost: the te"):
         await handler.ready(0.01)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ServiceUnitNotReady("moving", broker="pulsar://b"), "ServiceUnitNotReady: moving (broker pulsar://b)"),
+        (RuntimeError("very-secret"), "RuntimeError"),
+        (TimeoutError(), "no answer in time"),
+        (Timeout("late"), "Timeout: late"),
+    ],
+    ids=["broker", "odd", "timeout", "own-timeout"],
+)
+async def test_why_not_connected_until_attached(
+    fake: FakeBroker, cores: Cores, error: BaseException, text: str
+) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    handler.errors = [error] * 1000
+    handler.on_connection_lost(handler.connections[0], "the test")
+    await until(lambda: handler.attempts > 2)
+    assert handler.why_not_connected == f"the last attempt to reconnect failed: {text}"
+    handler.errors.clear()
+    await handler.ready(10)
+    # The next loss has reasons of its own.
+    handler.on_connection_lost(handler.connections[-1], "again")
+    assert handler.why_not_connected == "the connection was lost: again"
 
 
 async def test_leave_wakes_those_who_wait(fake: FakeBroker, cores: Cores) -> None:

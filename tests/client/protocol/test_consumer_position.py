@@ -194,3 +194,58 @@ def test_position_of_an_unstored_topic_filters_nothing(start: MessageId, is_dura
         position.set_last_dequeued(MessageId(-1, 0, 0))
         assert position.start_message_id() == (None if is_durable else start)
         position.on_seek(start, start, inclusive=False)
+
+
+# --- a last message in chunks -----------------------------------------------------------------------------------------
+
+
+def sought_last(entry: int) -> ConsumerPosition:
+    """Return the position of an inclusive reader that has sought the topic's last entry."""
+    position = reader(MessageId.latest, inclusive=True)
+    position.on_seek(at(entry), at(entry), inclusive=True)
+    position.look_for_first_chunk()
+    position.start_message_id()
+    return position
+
+
+def first_chunk(position: ConsumerPosition) -> int:
+    start = position.start_message_id()
+    assert start is not None and (start.ledger_id(), start.entry_id()) == (5, 3000)
+    first = start.first_chunk_message_id()
+    assert first is not None and first.ledger_id() == 5
+    return first.entry_id()
+
+
+def test_start_moves_back_to_first_chunk_twice() -> None:
+    position = sought_last(3000)
+    position.last_decoded = (5, 3000)
+    assert position.start_at_first_chunk((5, 3000), 2) and position.is_moving_back
+    # What is behind the message comes after it, and it is still to come.
+    assert position.filter.first_index((6, 9), 1) == 1 and position.is_before(at(3000), may_have_more=False)
+    assert first_chunk(position) == 2998 and not position.is_moving_back
+    assert [position.filter.first_index((5, entry), 1) for entry in (2999, 3000, 3001)] == [1, 0, 0]
+    # Interleaved with others: from further back, once.
+    assert position.start_at_first_chunk((5, 3000), 2) and first_chunk(position) == 1998
+    assert not position.start_at_first_chunk((5, 3000), 2) and not position.is_moving_back
+    assert position.filter.first_index((5, 3001), 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "chunk", "back"),
+    [(3000, 1, True), (2999, 1, False), (3001, 1, False), (3000, 3000, True), (3000, 3001, False)],
+    ids=["start", "before", "behind", "ledger-begins", "earlier-ledger"],
+)
+def test_start_moves_back_for_its_own_entry(entry: int, chunk: int, back: bool) -> None:
+    position = sought_last(3000)
+    assert position.start_at_first_chunk((5, entry), chunk) is position.is_moving_back is back
+    if chunk == entry:
+        # Nothing is further back in the ledger.
+        assert first_chunk(position) == 0 and not position.start_at_first_chunk((5, entry), chunk)
+
+
+def test_start_by_id_or_seek_does_not_move_back() -> None:
+    assert not reader(at(3000), inclusive=True).start_at_first_chunk((5, 3000), 1)
+    position = sought_last(3000)
+    assert position.start_at_first_chunk((5, 3000), 1)
+    position.on_seek(at(3000), at(3000), inclusive=True)
+    assert not position.is_moving_back and not position.start_at_first_chunk((5, 3000), 1)

@@ -151,8 +151,9 @@ class ArrowRangeReader:
             if end is None:
                 # Exclusive end behind the current last message: messages published later are not waited for.
                 end = self._ends[child] = _behind(last)
-            if child.core.has_decoded:
-                # Messages decoded together with one that `read_next` returned.
+            if child.core.has_decoded or child.position.is_moving_back:
+                # Messages decoded together with one that `read_next` returned; or the first one comes again, as it
+                # began before the start.
                 continue
             if last.entry_id() < 0 or child.position.is_past(end) or not _before_end(last, end, child):
                 self._passed(child)

@@ -36,6 +36,7 @@ class ChunkAssembler:
     """Chunk assembler of a partition's consumer.
 
     `has_undecoded` returns True while a delivery is not decoded yet, `may_receive` while the broker can send one.
+    `on_orphan` is called under the lock with the entry and the number of a chunk without its predecessor.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class ChunkAssembler:
         acks: AckGroupingTracker,
         has_undecoded: Callable[[], bool],
         may_receive: Callable[[], bool],
+        on_orphan: Callable[[EntryKey, int], None],
     ) -> None:
         self._context = context
         self._assembly = assembly
         self._acks = acks
         self._has_undecoded = has_undecoded
         self._may_receive = may_receive
+        self._on_orphan = on_orphan
         self._is_reader = context.config.is_reader
         self._timer_armed = False
 
@@ -58,6 +61,8 @@ class ChunkAssembler:
         """Add a chunk and return its message when it is complete. Called under the lock."""
         chunks = self._assembly
         message = chunks.add(entry, parsed, piece, time.monotonic(), time.time_ns() // 1_000_000)
+        if message is None and not chunks.is_incomplete(parsed.metadata.uuid):
+            self._on_orphan(entry, parsed.metadata.chunk_id)
         if message is not None and not self._is_reader:
             chunks.give(message)
         self._pass_on_unusable()

@@ -145,6 +145,7 @@ class PartitionConsumer(Handler):
             has_undecoded=lambda: self.core.has_undecoded,
             # An inactive consumer of a Failover subscription gets nothing.
             may_receive=lambda: self.is_active is not False and self.core.may_receive(),
+            on_orphan=self._on_orphan,
         )
         decoder = EntryDecoder(
             topic.full,
@@ -319,6 +320,27 @@ class PartitionConsumer(Handler):
             if connection is self.connection:
                 self.detached()
                 self.reconnect(0.0)
+
+    def _on_orphan(self, entry: EntryKey, chunk_id: int) -> None:
+        """Start further back if the chunk is one of the message a reader starts at. Called under the lock.
+
+        Order of events: 1. from now on everything is filtered out; 2. the consumer attaches again, from the first
+        chunk; 3. that message comes, then what was filtered out. A seek, or a lost connection, in between is as good.
+        """
+        if self.position.start_at_first_chunk(entry, chunk_id):
+            self.chunks.clear()
+            self.engine.call(self._move_back)
+
+    def _move_back(self) -> None:
+        self.engine.spawn(self._attach_further_back())
+
+    async def _attach_further_back(self) -> None:
+        async with self.seek_lock:
+            # Without a connection, or after an error, the next attachment starts there.
+            with contextlib.suppress(PulsarException):
+                connection = await self.ready(self.client.config.operation_timeout_seconds)
+                if self.position.is_moving_back:
+                    await self.reattach(connection)
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Reconnect, unless the broker closed the consumer for a seek, which resubscribes by itself."""

@@ -115,11 +115,17 @@ async def _move_to_id(consumer: PartitionConsumer, position: MessageId) -> None:
 
 
 async def seek(
-    consumer: PartitionConsumer, position: MessageId | None, publish_time: int = 0, *, inclusive: bool = True
+    consumer: PartitionConsumer,
+    position: MessageId | None,
+    publish_time: int = 0,
+    *,
+    inclusive: bool = True,
+    is_last: bool = False,
 ) -> None:
     """Move the subscription to an id or a publish time (ms) and subscribe again from there.
 
-    With `inclusive` a durable subscription continues with the message itself, else behind it.
+    With `inclusive` a durable subscription continues with the message itself, else behind it. With `is_last` the
+    position is the one that the broker names as the last: of a message in chunks it has only the last chunk.
     """
     await consumer.engine.enter_loop()
     connection = await _ready(consumer)
@@ -143,6 +149,9 @@ async def seek(
     try:
         await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
         consumer.on_seek(position, sought, inclusive=inclusive)
+        if is_last:
+            # When the entry arrives it is known whether it is a chunk, so that other messages cost nothing.
+            state.look_for_first_chunk()
         consumer.detached()
         connection.remove_consumer(consumer.consumer_id)
     finally:
@@ -161,7 +170,7 @@ async def _step_back(consumer: PartitionConsumer) -> None:
     """Seek to the last message rather than behind it: the broker's "latest" is behind it."""
     last = await last_message_id(consumer)
     if last.entry_id() >= 0:
-        await seek(consumer, last)
+        await seek(consumer, last, is_last=True)
 
 
 def _acknowledge_skipped(consumer: PartitionConsumer, place: MessageId) -> None:

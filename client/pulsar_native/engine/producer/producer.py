@@ -669,9 +669,10 @@ class PartitionProducer(Handler):
             due = self.core.next_expiry() or now + self.config.send_timeout_millis / 1000
         self._complete_failed()
         if ops:
-            error = self.core.timeout_error()
+            reason = ""
             if self.connection is None and self.failure is None:
-                error.message += "; there is no connection to the broker"
+                reason = f"the producer is not connected: {self.why_not_connected}"
+            error = self.core.timeout_error(reason)
             for op in ops:
                 self._completed(op, error, None)
         self.call_later(max(due - now, 0.001), self._expiry_timer)

@@ -48,9 +48,15 @@ class Chunks:
         self.undecoded = False
         self.may_receive = True
         self.assembly = assembly_of(config)
+        self.orphans: list[tuple[EntryKey, int]] = []
         acks = cast(AckGroupingTracker, self.acks)
         self.assembler = ChunkAssembler(
-            self.state.context, self.assembly, acks, lambda: self.undecoded, lambda: self.may_receive
+            self.state.context,
+            self.assembly,
+            acks,
+            has_undecoded=lambda: self.undecoded,
+            may_receive=lambda: self.may_receive,
+            on_orphan=lambda entry, chunk_id: self.orphans.append((entry, chunk_id)),
         )
 
     def add(self, entry: int, chunk: int, uuid: str = "m", count: int = 2) -> ChunkedMessage | None:
@@ -71,6 +77,20 @@ def test_chunks_give_message_and_keep_its_entries(clock: Clock) -> None:
     message = chunks.add(1, 1)
     assert message is not None and bytes(message.body()) == b"abab" and message.first == (7, 0)
     assert list(chunks.assembly.delivered[(7, 1)]) == [(7, 0), (7, 1)]
+
+
+def test_orphan_is_reported_and_no_other_chunk(clock: Clock) -> None:
+    chunks = Chunks()
+    chunks.add(0, 1, "headless")
+    assert chunks.orphans == [((7, 0), 1)]
+    for entry, chunk in ((1, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 2)):
+        chunks.add(entry, chunk, count=3)
+    # Neither redelivered or superseded chunks, nor those of complete messages.
+    assert chunks.orphans == [((7, 0), 1)]
+    # One whose predecessor is missing.
+    chunks.add(6, 0, "gap", count=3)
+    chunks.add(7, 2, "gap", count=3)
+    assert chunks.orphans == [((7, 0), 1), ((7, 7), 2)]
 
 
 def test_incomplete_message_expires_and_is_acknowledged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

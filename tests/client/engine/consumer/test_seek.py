@@ -241,6 +241,72 @@ async def test_open_at_latest_inclusive_steps_back(
     assert [each.message_id.entryId for each in seeks(fake)] == ([7] if inclusive else [])
 
 
+def chunk(number: int) -> bytes:
+    return single_entry(b"ab", uuid="m", chunk_id=number, num_chunks_from_msg=2, total_chunk_msg_size=4)
+
+
+def starts(fake: FakeBroker) -> list[int]:
+    """Return the entries of the starts that the last attachments had."""
+    return [seen.command.subscribe.start_message_id.entryId for seen in fake.seen(Kind.SUBSCRIBE)][1:]
+
+
+@pytest.mark.parametrize("queue", [1000, 1, 0])
+async def test_latest_inclusive_in_chunks_from_first_chunk(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, queue: int
+) -> None:
+    fake.set_last(7)
+    latest = {**READER, **INCLUSIVE, "start_message_id": MessageId.latest, "receiver_queue_size": queue}
+    child = await partition(cores(fake.url), subscribed, **latest)
+    # The broker's last id is that of the last chunk. The message behind it must not come before it.
+    fake.peers[0].send(delivery(0, chunk(1), 7), singles(8))
+    await until(lambda: not child.has_queued() and child.position.is_moving_back)
+    assert child.dequeue() is None and seek.is_ahead(child, place(7))
+    await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 3)
+    assert starts(fake) == [7, 6] and [seen.command.type for seen in fake.seen(Kind.CLOSE_CONSUMER)]
+    await until(lambda: child.is_connected)
+    assert not child.position.is_moving_back and seek.is_ahead(child, place(7))
+    fake.peers[0].send(delivery(0, chunk(0), 6), delivery(0, chunk(1), 7), singles(8))
+    assert await take(child, 2) == [b"abab", b"8"]
+    assert not seek.is_ahead(child, place(8))
+    # An application's seek to latest does the same.
+    await seek.move(child, MessageId.latest)
+    fake.peers[0].send(delivery(0, chunk(1), 7))
+    await until(lambda: not child.has_queued() and len(fake.seen(Kind.SUBSCRIBE)) == 5)
+    assert starts(fake) == [7, 6, 7, 6]
+
+
+async def test_latest_inclusive_without_first_chunk_goes_on(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.set_last(1007)
+    latest = {**READER, **INCLUSIVE, "start_message_id": MessageId.latest}
+    child = await partition(cores(fake.url), subscribed, **latest)
+    for attachments in (3, 4):
+        fake.peers[0].send(delivery(0, chunk(1), 1007), singles(1008))
+        await until(lambda: not child.has_queued() and len(fake.seen(Kind.SUBSCRIBE)) == attachments)  # noqa: B023
+        await until(lambda: child.is_connected)
+    assert starts(fake) == [1007, 1006, 6]
+    # Left behind by its producer: the message behind it is the first one.
+    fake.peers[0].send(delivery(0, chunk(1), 1007), singles(1008))
+    assert await take(child, 1) == [b"1008"]
+
+
+async def test_latest_inclusive_in_chunks_lost_connection(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.set_last(7)
+    latest = {**READER, **INCLUSIVE, "start_message_id": MessageId.latest}
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **latest)
+    fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    fake.peers[0].send(delivery(0, chunk(1), 7), singles(8))
+    await until(lambda: not child.has_queued() and fake.seen(Kind.CLOSE_CONSUMER))
+    fake.peers[0].close(reset=True)
+    await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 3)
+    await until(lambda: child.is_connected)
+    fake.peers[-1].send(delivery(0, chunk(0), 6), delivery(0, chunk(1), 7), singles(8))
+    assert await take(child, 2) == [b"abab", b"8"] and starts(fake) == [7, 6]
+
+
 async def test_seek_by_time_sends_time_only(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     child = await partition(cores(fake.url), subscribed)
     await seek.seek(child, None, 1234)

@@ -280,6 +280,43 @@ async def test_send_timeout_fails_pending_late_receipts_ignored(
     nothing_left(core, producer)
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batch"])
+async def test_send_timeout_names_last_reconnect_error(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch, batching: bool
+) -> None:
+    create, confirm = fake.answers[Kind.PRODUCER], fake.answers[Kind.SEND]
+    core, clock = cores(fake.url, **FAST), stopped_clock(monkeypatch, producer_module)
+    producer = await producer_of(core, send_timeout_millis=300_000, batching_enabled=batching)
+    child = only(producer)
+
+    async def overdue() -> str:
+        waiting = [send(producer, b"0"), send(producer, b"1")]
+        clock.advance(301)
+        child._expiry_timer()
+        outcomes = await settled(waiting)
+        texts = {str(error) for error, _ in outcomes if isinstance(error, Timeout)}
+        # The text is what `repr` shows, too.
+        assert len(texts) == 1 and all(error.args == (error.message,) for error, _ in outcomes if error is not None)
+        return texts.pop()
+
+    fake.answers[Kind.PRODUCER] = lambda _peer, command: [
+        failure(command.producer.request_id, pb.NotAllowedError, "the topic is gone")
+    ]
+    fake.peers[0].send(close_producer(child.core.producer_id))
+    await until(lambda: not producer.is_connected)
+    # Attempts are refused on the open connection.
+    await until(lambda: "the topic is gone" in child.why_not_connected)
+    expected = "the last attempt to reconnect failed: NotAllowedError: the topic is gone (broker 127.0.0.1:"
+    assert f"the producer is not connected: {expected}" in await overdue()
+    fake.answers[Kind.PRODUCER] = create
+    await until(lambda: producer.is_connected)
+    fake.answers[Kind.SEND] = swallow
+    assert "connected" not in await overdue()
+    fake.answers[Kind.SEND] = confirm
+    nothing_left(core, producer)
+
+
 # --- lost connections -------------------------------------------------------------------------------------------
 
 
