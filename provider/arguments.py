@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow.sdk import get_current_context
@@ -17,20 +17,29 @@ if TYPE_CHECKING:
 class Given(validation.Given):
     """Names of optional arguments that a task was given, also by `expand` and `expand_kwargs`.
 
-    `check` is for the time of the execution.
+    `check` is for the time of the execution. Of `mappings` an empty one means what it says, and only None is nothing.
     """
 
-    def __init__(self, owner: BaseOperator, *names: str) -> None:
+    def __init__(self, owner: BaseOperator, *names: str, mappings: Sequence[str] = ()) -> None:
         super().__init__(owner, *names)
         self._optional = names
+        self._mappings = mappings
+        self._given_mappings = [name for name in mappings if getattr(owner, name) is not None]
 
     def check(self, owner: BaseOperator) -> None:  # type: ignore[override]  # an operator only
         """Raise for an argument that is or has become None or empty."""
         super().check(owner)
+        for name in self._given_mappings:
+            if getattr(owner, name) is None:
+                validation.refuse(
+                    f"{name} was given, but its template or upstream task returned None: leave it out, or return an "
+                    "empty dict"
+                )
         expanded = expanded_names(owner)
-        for name in self._optional:
+        for name in (*self._optional, *self._mappings):
             value = getattr(owner, name)
-            if name in expanded and validation.is_nothing(value):
+            is_missing = value is None if name in self._mappings else validation.is_nothing(value)
+            if name in expanded and is_missing:
                 validation.refuse(
                     f"{name} was given by expand or expand_kwargs, but is {value!r} for this mapped task: use "
                     f"expand_kwargs, and leave the key {name} out for such a task"

@@ -6,8 +6,10 @@ argument) fails the task at once, every other error fails the try.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -16,7 +18,36 @@ from pulsar_native.jobs.validation import InvalidValue
 
 
 class ArgumentRefused(AirflowFailException, ValueError):
-    """Raised when an argument is wrong once its template or the result of another task is rendered."""
+    """Raised when an argument is wrong, also once its template or the result of another task is rendered."""
+
+
+class CheckedConstructor:
+    """Base of operators and sensors: their constructors raise `ArgumentRefused` for a wrong argument.
+
+    The worker calls the constructor of a mapped task, with what it was expanded over, and Airflow tries a task again
+    after any other ValueError.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        constructor = vars(cls).get("__init__")
+        if constructor is not None:
+            # Airflow, too, wraps the constructor of each class, afterwards.
+            cls.__init__ = _refusing(constructor)  # type: ignore[method-assign]
+
+
+def _refusing(constructor: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(constructor)
+    def construct(self: object, *args: Any, **kwargs: Any) -> None:
+        try:
+            constructor(self, *args, **kwargs)
+        except ValueError as error:
+            # A constructor of the DAG's author may raise others, of what it reads.
+            if not is_permanent(error):
+                raise
+            raise ArgumentRefused(str(error)) from error
+
+    return construct
 
 
 def failure(error: BaseException, *, action: str, stage: str) -> AirflowException:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.assets.pulsar import DEFAULT_PORTS, create_asset, topic_of
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
 _log = logging.getLogger(__name__)
-# More partitions than these are counted in an extra, not listed.
-_MOST_PARTITIONS = 1000
+# Longer lists, of partitions, files or topics, are counted in an extra: their number stands in their place.
+_LONGEST_LIST = 1000
 _LARGE = ("messages", "stored_ids", "errors")
 
 
@@ -136,17 +137,25 @@ def statement_datasets(
 
 
 def event_extra(result: Mapping[str, Any], partitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the extra of an asset event: count, ids (first and last of each partition) and manifest."""
+    """Return the extra of an asset event: count, ids (first and last of each partition) and manifest.
+
+    The manifest has the number of partitions, files or topics in place of a list of more than 1,000; `ids` has the
+    first 1,000 partitions.
+    """
     if partitions is None:
         partitions = result.get("partitions")
     ids = {}
     if isinstance(partitions, Mapping):
         ids = {name: first_and_last(part) for name, part in partitions.items()}
-    manifest = {name: value for name, value in result.items() if name not in _LARGE}
-    if len(ids) > _MOST_PARTITIONS:
-        ids = dict(list(ids.items())[:_MOST_PARTITIONS])
-        manifest["partitions"] = len(partitions or {})
+    manifest = {name: _bounded(value) for name, value in result.items() if name not in _LARGE}
+    ids = dict(islice(ids.items(), _LONGEST_LIST))
     return {"count": result.get("count", result.get("rows")), "ids": ids, "manifest": manifest}
+
+
+def _bounded(value: Any) -> Any:
+    """Return a value of a manifest, the number of its elements for a long list or mapping."""
+    is_long = isinstance(value, list | Mapping) and len(value) > _LONGEST_LIST
+    return len(value) if is_long else value
 
 
 def first_and_last(partition: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
+from airflow_provider_pulsar.exceptions import CheckedConstructor
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
 from airflow_provider_pulsar.task_client import TaskKilled
@@ -43,7 +44,7 @@ _KILL_SECONDS = 4.0
 GIVEN = ("spark", "pulsar")
 
 
-class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
+class _SparkDecoratedOperator(CheckedConstructor, DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
     """PySparkOperator that also gives its function the options of a Pulsar connection."""
 
     template_fields: Sequence[str] = tuple(
@@ -67,6 +68,10 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: igno
         self.pulsar_conn_id = pulsar_conn_id
         self._session: Any = None
         self._killed = False
+        if config_kwargs is not None and not isinstance(config_kwargs, Mapping):
+            validation.refuse(
+                f"config_kwargs must be a mapping of Spark's settings, not {type(config_kwargs).__name__}"
+            )
         whole = original(python_callable)
         validation.no_generator("the function of @task.pulsar_spark", whole)
         for each in inspect.signature(whole).parameters.values():

@@ -21,7 +21,7 @@ from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
 from airflow_provider_pulsar.cut_notes import cut_entries, cut_notes, push_cut
-from airflow_provider_pulsar.exceptions import failure, staged
+from airflow_provider_pulsar.exceptions import CheckedConstructor, failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
@@ -51,7 +51,7 @@ FAILURE_KEY = "consume_failure"
 """The XCom of a failed try: what it had received, and whether anything was acknowledged."""
 
 
-class ConsumeBatchOperator(LineageMethods, BaseOperator):
+class ConsumeBatchOperator(LineageMethods, CheckedConstructor, BaseOperator):
     """Consume a bounded batch of messages of a subscription, write it as JSONL or Parquet, and acknowledge it.
 
     Acknowledged messages are in the output, one batch per run. A try that fails before its batch is recorded
@@ -421,10 +421,10 @@ class ConsumeBatchOperator(LineageMethods, BaseOperator):
                 TaskState(context, "consumed"),
                 self.log,
                 callbacks,
-                cut=cut_entries(cut_notes(context), settings),
+                cut=cut_entries(cut_notes(context, settings), settings),
             )
             manifest = self._run(job, context)
-            push_cut(context, job)
+            push_cut(context, job, settings)
             self._lineage.succeed(self, context, hook, manifest, read=manifest["topics"])
             result: dict[str, Any] = xcom_value(manifest)
             return result

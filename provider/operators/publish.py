@@ -27,7 +27,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.context import TaskIdentity, call_with_context, redacted, storage_path
-from airflow_provider_pulsar.exceptions import failure, staged
+from airflow_provider_pulsar.exceptions import CheckedConstructor, failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
@@ -76,11 +76,12 @@ class PublishNotRepeatable(PublishFailed, AirflowFailException):
     """Raised when not every message was stored and a retry cannot store the rest."""
 
 
-class PublishOperator(LineageMethods, BaseOperator):
+class PublishOperator(LineageMethods, CheckedConstructor, BaseOperator):
     """Publish messages to a topic and return a manifest of what the broker stored.
 
     A wrong argument raises ValueError when the DAG file is parsed, or before anything is sent if a template, a file or
-    another task returns it; so does one that was given and is None or empty once it is rendered.
+    another task returns it; so does one that was given and is None or empty once it is rendered (of `properties` and
+    `op_kwargs`, an empty mapping means none).
 
     :param topic: the topic, in any spelling. Templated.
     :param messages: a list of values; a DataFrame of pandas or polars, an Arrow table, batch or reader, whose rows
@@ -218,8 +219,11 @@ class PublishOperator(LineageMethods, BaseOperator):
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
         self._lineage = TaskLineage()
-        # Not properties and op_kwargs: of these, an empty mapping means what it says.
-        self._given = Given(self, "file", "schema_definition", "identity", "create_subscription", "encryption_keys")
+        self._given = Given(
+            self,
+            *("file", "schema_definition", "identity", "create_subscription", "encryption_keys"),
+            mappings=("properties", "op_kwargs"),
+        )
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -251,8 +255,10 @@ class PublishOperator(LineageMethods, BaseOperator):
 
     def _check_given(self) -> None:
         """Raise unless there is one source of messages."""
-        if (self.messages is None and self._supplier is None) == (self.file is None):
-            validation.refuse("PublishOperator needs exactly one of messages and file")
+        has_messages, has_file = self.messages is not None or self._supplier is not None, self.file is not None
+        if has_messages == has_file:
+            found = "both were given" if has_file else "both are None"
+            validation.refuse(f"PublishOperator needs exactly one of messages and file: {found}")
 
     def _public_keys(self) -> dict[str, str]:
         keys = validation.texts("encryption_keys", self.encryption_keys)
@@ -270,7 +276,7 @@ class PublishOperator(LineageMethods, BaseOperator):
                 validation.refuse("file_format belongs to file")
 
     def _shape(self) -> MessageMapping:
-        properties = self.properties or {}
+        properties = {} if self.properties is None else self.properties
         if not isinstance(properties, Mapping) or not all(
             isinstance(name, str) and isinstance(text, str) for name, text in properties.items()
         ):
@@ -310,7 +316,7 @@ class PublishOperator(LineageMethods, BaseOperator):
 
     def _keywords(self) -> Mapping[str, Any]:
         """Return the keyword arguments of the callable."""
-        found = self.op_kwargs or {}
+        found = {} if self.op_kwargs is None else self.op_kwargs
         if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
             validation.refuse("op_kwargs must be a dict of keyword arguments")
         return found
@@ -379,6 +385,8 @@ class PublishOperator(LineageMethods, BaseOperator):
         from pulsar_native.topic import TopicName
 
         self._given.check(self)
+        # Also where no callable gets them.
+        self._keywords()
         self.topic = hook.topic_name(validation.text("topic", self.topic))
         topic = TopicName.parse(self.topic)
         if not topic.is_persistent:

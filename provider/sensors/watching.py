@@ -31,7 +31,7 @@ from airflow.sdk.exceptions import (
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pulsar.arguments import Given
-from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
@@ -54,7 +54,7 @@ _GRACE_SECONDS = 60
 _STOP_SECONDS = 2
 
 
-class WatchingSensor(BaseSensorOperator):
+class WatchingSensor(CheckedConstructor, BaseSensorOperator):
     """Wait until a condition holds; a subclass has the condition.
 
     :param deferrable: wait in the triggerer.

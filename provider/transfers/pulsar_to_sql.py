@@ -127,7 +127,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         validation.text("sql_conn_id", self.sql_conn_id)
         RowMapping.of(self.columns)
         if self.state_table is not None:
-            StateTable(self.state_table)
+            StateTable(validation.text("state_table", self.state_table))
         if self.replace_index is not None and not self.replace:
             validation.refuse("replace_index belongs to replace=True")
         self.rows_per_insert = validation.whole("rows_per_insert", self.rows_per_insert)
@@ -157,7 +157,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
                     with suppress(Exception):
                         # What is not committed by now never is.
                         connection.rollback()
-            push_cut(context, job)
+            push_cut(context, job, settings)
             manifest = {"table": self.table, "rows": found["count"], **found}
             for name in ("path", "format"):
                 manifest.pop(name, None)
@@ -177,7 +177,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         """Acknowledge what earlier runs have committed, run the job, and return it with its manifest."""
         from pulsar_native.jobs.consuming import ConsumeJob
 
-        notes = cut_notes(context)
+        notes = cut_notes(context, settings)
         state = self._state(context, settings, database, connection)
         for other in _unacknowledged(state):
             self.log.info("A batch of another run is committed but not acknowledged: acknowledging it first")

@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_pulsar.decorators.consume import _ConsumeDecoratedOperator
+from airflow_provider_pulsar.decorators.publish import _PublishDecoratedOperator
+from airflow_provider_pulsar.decorators.spark import _SparkDecoratedOperator
 from airflow_provider_pulsar.exceptions import ArgumentRefused
 from airflow_provider_pulsar.operators.admin import PulsarCreateTopicOperator, PulsarResetCursorOperator
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin
 from airflow_provider_pulsar.sensors.message import MessageSensor
+from airflow_provider_pulsar.sensors.schema import SchemaSensor
 from airflow_provider_pulsar.sensors.topic import TopicSensor
+from airflow_provider_pulsar.transfers.pulsar_to_sql import PulsarToSqlOperator
+from airflow_provider_pulsar.transfers.sql_to_pulsar import SqlToPulsarOperator
 from pulsar_native import AdminClient, Client, InitialPosition
 from support.brokers import Broker, NewTopic
 from support.consuming import fill
@@ -36,6 +44,7 @@ LOAD = {"output_path": "/x", "since": "last_success"}
         (MessageSensor, {"subscription": "s"}, "match", "was given by expand"),
         (PulsarSparkLoadOperator, LOAD, "commits", "was given by expand"),
         (PulsarSparkLoadOperator, LOAD, "interval_start", "was rendered to"),
+        (PublishOperator, {"messages": ["a"]}, "properties", "was given by expand"),
     ],
 )
 def test_mapped_argument_none_raises(operator: Any, options: dict[str, Any], name: str, words: str) -> None:
@@ -48,6 +57,8 @@ def test_mapped_argument_none_raises(operator: Any, options: dict[str, Any], nam
 
 TEMPLATE = "{{ params.x }}"
 CONSUME = {"subscription": "s", "path": "/x"}
+SQL = {"sql_conn_id": "shop"}
+TABLE = {"subscription": "s", "table": "t", "columns": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +69,13 @@ CONSUME = {"subscription": "s", "path": "/x"}
         (PublishOperator, {"messages": TEMPLATE}, "messages", None),
         (PublishOperator, {"messages": TEMPLATE}, "messages", 5),
         (PublishOperator, {"messages": ["a"], "key_field": "k"}, "messages", ["a"]),
+        (PublishOperator, {"messages": ["a"], "properties": TEMPLATE}, "properties", None),
+        (PublishOperator, {"messages": ["a"], "properties": TEMPLATE}, "properties", ""),
+        (PublishOperator, {"messages": ["a"], "properties": TEMPLATE}, "properties", 0),
+        (PublishOperator, {"messages": ["a"], "op_kwargs": TEMPLATE}, "op_kwargs", None),
+        (PublishOperator, {"messages": ["a"], "op_kwargs": TEMPLATE}, "op_kwargs", 7),
+        (SqlToPulsarOperator, {**SQL, "sql": "SELECT 1", "properties": TEMPLATE}, "properties", None),
+        (_PublishDecoratedOperator, {"python_callable": list, "properties": TEMPLATE}, "properties", None),
         (PulsarCreateTopicOperator, {}, "topic", None),
         (PulsarResetCursorOperator, {"subscription": "s", "position": TEMPLATE}, "position", "foo"),
         (PulsarSetPoliciesOperator, {"message_ttl_seconds": 5}, "topic", " "),
@@ -65,7 +83,9 @@ CONSUME = {"subscription": "s", "path": "/x"}
         (TopicSensor, {"messages": TEMPLATE}, "messages", "x"),
     ],
     ids=[
-        *("limit", "process", "messages-none", "messages-number", "message", "topic"),
+        *("limit", "process", "messages-none", "messages-number", "message"),
+        *("properties-none", "properties-empty", "properties-number", "op-kwargs-none", "op-kwargs-number"),
+        *("sql-properties", "decorator-properties", "topic"),
         *("position", "policies", "commits", "sensor"),
     ],
 )
@@ -78,6 +98,80 @@ def test_wrong_rendered_argument_fails_at_once(
     with pytest.raises(ArgumentRefused) as refused:
         made.execute(context_of())
     assert isinstance(refused.value, ValueError) and isinstance(refused.value, AirflowFailException)
+
+
+class OwnSubmit(PulsarSparkSubmitMixin, SparkSubmitOperator):
+    """Operator of a DAG's author."""
+
+
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [
+        (PublishOperator, {"topic": "t", "messages": None}),
+        (ConsumeBatchOperator, {"topic": "t", **CONSUME, "subscription_type": "Sharde"}),
+        (PulsarCreateTopicOperator, {"topic": "t", "partitions": -1}),
+        (PulsarResetCursorOperator, {"topic": "t", "subscription": "s"}),
+        (PulsarSetPoliciesOperator, {"topic": "t", "message_ttl_seconds": -1}),
+        (PulsarSparkLoadOperator, {"topic": "t", **LOAD, "value_format": "jsn"}),
+        (OwnSubmit, {"application": "/a.py", "conf": 5}),
+        (MessageSensor, {"topic": "t", "subscription": "s", "match": {"nope": 1}}),
+        (TopicSensor, {"topic": "t", "messages": 0}),
+        (TopicSensor, {"topic": "https://t"}),
+        (SchemaSensor, {"topic": "t", "schema_type": "nope"}),
+        (SqlToPulsarOperator, {"topic": "t", **SQL, "sql": "SELECT 1", "fetch_size": 0}),
+        (PulsarToSqlOperator, {"topic": "t", **SQL, **TABLE, "columns": []}),
+        (PulsarToSqlOperator, {"topic": "t", **SQL, **TABLE, "state_table": 5}),
+        (_PublishDecoratedOperator, {"topic": "t", "python_callable": list, "messages": ["a"]}),
+        (_ConsumeDecoratedOperator, {"topic": "t", "subscription": "s", "python_callable": list, "process": list}),
+        (_SparkDecoratedOperator, {"python_callable": print, "config_kwargs": 5}),
+    ],
+    ids=[
+        *("publish", "consume", "create-topic", "reset-cursor", "policies", "load", "submit"),
+        *("message-sensor", "topic-sensor", "topic-name", "schema-sensor", "from-sql", "to-sql", "state-table"),
+        *("publish-task", "consume-task", "spark-task"),
+    ],
+)
+def test_constructor_wrong_argument_is_not_retried(operator: Any, options: dict[str, Any]) -> None:
+    """The worker calls it for a mapped task, and whoever parses the DAG for any other."""
+    with pytest.raises(ArgumentRefused) as refused:
+        operator(task_id="a_task", **options)
+    assert isinstance(refused.value, ValueError) and isinstance(refused.value, AirflowFailException)
+
+
+def test_constructor_value_error_of_author_passes() -> None:
+    class Own(TopicSensor):
+        def __init__(self, *, region: str, **kwargs: Any) -> None:
+            if not region:
+                raise ValueError("the service names no region")
+            super().__init__(topic=f"a/b/{region}", **kwargs)
+
+    with pytest.raises(ValueError, match="no region") as failed:
+        Own(task_id="a_task", region="")
+    assert not isinstance(failed.value, AirflowFailException)
+    with pytest.raises(ArgumentRefused, match="messages"):
+        Own(task_id="a_task", region="eu", messages=0)
+
+
+def test_mapped_wrong_argument_fails_in_one_try(airflow_home: Path) -> None:
+    dag = dag_in(
+        airflow_home,
+        "mapped_to_wrong",
+        """
+        @task
+        def wrong(value):
+            return [value]
+
+        tries = dict(topic="t", retries=2, retry_delay=datetime.timedelta(0))
+        PublishOperator.partial(task_id="publish", **tries).expand(messages=wrong(None))
+        TopicSensor.partial(task_id="wait", **tries).expand(messages=wrong(0))
+        MessageSensor.partial(task_id="match", subscription="s", **tries).expand(match=wrong({"nope": 1}))
+        ConsumeBatchOperator.partial(task_id="take", subscription="s", inline=True, **tries).expand(
+            subscription_type=wrong("Sharde")
+        )
+        """,
+    )
+    tried = {ti.task_id: (str(ti.state), ti.try_number) for ti in dag.test().get_task_instances() if ti.map_index >= 0}
+    assert tried == dict.fromkeys(("publish", "wait", "match", "take"), ("failed", 1))
 
 
 def test_publish_callable_value_error_is_retried(connection: Callable[..., str]) -> None:
@@ -124,15 +218,17 @@ def test_mapped_results_none_or_empty_fail_the_tasks(
         ConsumeBatchOperator.partial(task_id="take", topic={source!r}, subscription="take", inline=True).expand(
             max_messages=values()
         )
+        PublishOperator.partial(task_id="named", messages=["named"], **publish).expand(properties=values())
         """,
     )
     states = states_of(dag.test())
-    failed = [f"{name}[{index}]" for name in ("each", "wait", "take") for index in (0, 1)]
-    assert {name: states[name] for name in (*failed, "some[0]", "some[1]")} == {
-        **dict.fromkeys([*failed, "some[0]"], "failed"),
-        "some[1]": "success",
+    failed = [*(f"{name}[{index}]" for name in ("each", "wait", "take") for index in (0, 1)), "some[0]", "named[0]"]
+    assert {name: state for name, state in states.items() if "[" in name} == {
+        **dict.fromkeys(failed, "failed"),
+        # Of properties, an empty mapping means none.
+        **dict.fromkeys(["some[1]", "named[1]"], "success"),
     }
-    assert texts(broker, plain) == ["sent"]
+    assert sorted(texts(broker, plain)) == ["named", "sent"]
     subscriptions = admin.stats(source, precise_backlog=True)["subscriptions"]
     assert {name: each["msgBacklog"] for name, each in subscriptions.items()} == {"wait": 1, "take": 1}
 

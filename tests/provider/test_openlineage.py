@@ -244,3 +244,12 @@ def test_event_extra_is_bounded() -> None:
     parts = {str(number): {"count": 1, "first": "1:0", "last": "1:0"} for number in range(1500)}
     extra = event_extra({"count": 1500, "partitions": parts, "messages": [1] * 1500, "errors": {"count": 0}})
     assert len(extra["ids"]) == 1000 and extra["manifest"] == {"count": 1500, "partitions": 1500}
+
+
+@pytest.mark.parametrize(("number", "is_listed"), [(1000, True), (1001, False)], ids=["listed", "counted"])
+def test_event_extra_files_are_bounded(number: int, is_listed: bool) -> None:
+    """A batch of thousands of files or topics makes no event of megabytes, which Airflow's database keeps."""
+    files = [{"path": f"/out/x.part-{each:05}.jsonl", "count": 1, "size": 9} for each in range(number)]
+    result = {"count": number, "path": "/out/x.jsonl", "files": files, "topics": [f"t{each}" for each in range(number)]}
+    manifest = event_extra(result)["manifest"]
+    assert manifest == (result if is_listed else {**result, "files": number, "topics": number})
