@@ -7,6 +7,7 @@ task with its reason; one that no retry can mend fails it without retries. Each 
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pulsar.arguments import expanded_names
-from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.arguments import Given, expanded_names
+from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState, cycle_of
 from pulsar_native.jobs import validation
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 # Seconds until reads use what was compacted.
 _USE_SECONDS = 30.0
+# Types of schemas that need an Avro definition.
+_AVRO_DEFINED = ("avro", "json", "protobuf")
 _DONE_BEFORE = "%s: an earlier try has done it"
 
 
-class _AdminOperator(BaseOperator):
+class _AdminOperator(CheckedConstructor, BaseOperator):
     """One request, or a few, of the admin interface about one topic."""
 
     template_fields: Sequence[str] = ("topic",)
@@ -55,6 +58,7 @@ class _AdminOperator(BaseOperator):
         hook = PulsarHook(self.pulsar_conn_id)
         with staged(self._action(), "arguments"):
             self.topic = self._named(hook)
+            self._check_rendered()
         admin = hook.get_admin()
         if admin is None:
             raise AirflowFailException(
@@ -71,6 +75,9 @@ class _AdminOperator(BaseOperator):
         from pulsar_native.topic import TopicName
 
         return TopicName.parse(hook.topic_name(validation.text("topic", self.topic))).full
+
+    def _check_rendered(self) -> None:
+        """Raise InvalidValue for an argument that is wrong once it is rendered."""
 
     def _action(self) -> str:
         return f"{type(self).__name__} of {self.topic}"
@@ -168,6 +175,9 @@ class _SubscriptionOperator(_AdminOperator):
     def __init__(self, *, topic: str, subscription: str, **kwargs: Any) -> None:
         super().__init__(topic=topic, **kwargs)
         self.subscription = subscription
+
+    def _check_rendered(self) -> None:
+        validation.text("subscription", self.subscription)
 
     def _action(self) -> str:
         return f"{type(self).__name__} of {self.topic}, {self.subscription}"
@@ -363,14 +373,15 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
 
     def _skip(self, admin: AdminClient, state: TaskState, request: dict[str, Any], noted: Mapping[str, Any]) -> None:
         """Skip once: an earlier try's request whose answer was lost is not repeated if the broker has executed it."""
+        from pulsar_native.admin import cursor_of
         from pulsar_native.exceptions import PulsarException, SubscriptionNotFound
 
         count = request["count"]
         stats = admin.internal_stats(self.topic)
-        cursors = stats.get("cursors", {})
-        if self.subscription not in cursors:
+        cursor = cursor_of(stats, self.subscription)
+        if cursor is None:
             raise SubscriptionNotFound(f"there is no subscription {self.subscription!r}", topic=self.topic)
-        at = _numbers(cursors[self.subscription]["markDeletePosition"])
+        at = _numbers(cursor["markDeletePosition"])
         # One that moved less was moved by a consumer, or back by a reset.
         if "to" in noted and noted["at"] < at and noted["to"] <= at:
             self.log.warning(
@@ -398,7 +409,8 @@ class PulsarUploadSchemaOperator(_AdminOperator):
     :param topic: the topic, in any spelling. Templated.
     :param schema_type: avro, json, protobuf, string, bytes, or another name of `SchemaType`.
     :param schema_definition: the definition that avro, json and protobuf need: an Avro record definition as a dict or
-        as JSON. Default none. Templated.
+        as JSON. Default none. Templated; one that is None, empty or no definition then fails the task without retries,
+        before anything is sent.
     :param schema_properties: properties of the schema, texts by text. Default none.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
@@ -424,20 +436,39 @@ class PulsarUploadSchemaOperator(_AdminOperator):
         self.schema_type = validation.choice("schema_type", schema_type, kinds)
         self.schema_definition = schema_definition
         self.schema_properties = dict(schema_properties or {})
-        if self.schema_type in ("avro", "json", "protobuf") and not schema_definition:
+        if self.schema_type in _AVRO_DEFINED and not schema_definition:
             validation.refuse(f"schema_type={self.schema_type!r} needs schema_definition")
+        self._given = Given(self, "schema_definition")
+
+    def _check_rendered(self) -> None:
+        self._given.check(self)
+        self._definition()
+
+    def _definition(self) -> bytes:
+        """Return the definition as it is sent; raises InvalidValue for what is none."""
+        given = self.schema_definition
+        if given is None:
+            return b""
+        # A list is a union of Avro's.
+        if not isinstance(given, str | Mapping | list):
+            validation.refuse(f"schema_definition must be a dict or its JSON text, not {given!r}")
+        try:
+            text = given if isinstance(given, str) else json.dumps(given, allow_nan=False)
+            if self.schema_type in _AVRO_DEFINED and not isinstance(json.loads(text), dict | list | str):
+                validation.refuse(f"schema_definition must be an Avro definition, not {text!r}")
+            return text.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, validation.InvalidValue):
+                raise
+            validation.refuse(f"schema_definition is not JSON: {error}")
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
-        import json
-
         from pulsar_native.admin import AdminError
         from pulsar_native.schema import SchemaInfo, SchemaType
 
-        given = self.schema_definition or ""
-        text = given if isinstance(given, str) else json.dumps(given)
         kind = SchemaType[self.schema_type.upper()]
         try:
-            version = admin.upload_schema(self.topic, SchemaInfo("", kind, text.encode(), self.schema_properties))
+            version = admin.upload_schema(self.topic, SchemaInfo("", kind, self._definition(), self.schema_properties))
         except AdminError as error:
             if error.status in (409, 422):
                 raise AirflowFailException(f"{self._action()}: {error}") from error

@@ -21,11 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote_plus
 
 from pulsar_native import ConsumerType, InitialPosition
-from pulsar_native.admin import AdminClient
-from pulsar_native.exceptions import AuthorizationError, PulsarException, TopicNotFound
+from pulsar_native.admin import AdminClient, cursor_of
+from pulsar_native.exceptions import AuthorizationError, PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_native.jobs.interval import iso
 from pyspark_pulsar.broker import Broker, admin_client, last_entry
 from pyspark_pulsar.errors import DataLoss
@@ -287,8 +286,9 @@ class _Cursor:
 
     def _first_held(self, admin: AdminClient, topic: str) -> Found | None:
         """Return the first message behind the subscription's position, None if there is none."""
-        cursors: Mapping[str, Any] = admin.internal_stats(topic)["cursors"]
-        cursor = cursors.get(self._subscription) or cursors[quote_plus(self._subscription)]
+        cursor = cursor_of(admin.internal_stats(topic), self._subscription)
+        if cursor is None:
+            raise SubscriptionNotFound(f"there is no subscription {self._subscription!r}", topic=topic)
         ledger, _, entry = str(cursor["markDeletePosition"]).partition(":")
         start = Position(int(ledger), int(entry) + 1).message_id()
         reader = self._broker.reader(topic, start, queue_size=1, compacted=False, decrypts=False)

@@ -13,6 +13,7 @@ from pulsar_native.admin.stats import (
     SubscriptionConsumerStats,
     SubscriptionStats,
     TopicStats,
+    cursor_of,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "SubscriptionConsumerStats",
     "SubscriptionStats",
     "TopicStats",
+    "cursor_of",
 ]

@@ -191,9 +191,12 @@ class AdminClient:
 
         Without `force` a topic with subscriptions or connected clients is not deleted (`AdminError`, status 412).
         """
-        name = TopicName.parse(topic)
-        partitioned = not name.is_partition and self.partitions(topic) > 0
-        self._ask_topic("delete topic", "DELETE", topic, "/partitions" if partitioned else "", query={"force": force})
+        path = ""
+        if not TopicName.parse(topic).is_partition:
+            # Not by `partitions`: an error is to name this call. The broker tells of no missing non-persistent topic.
+            found = _object(self._ask_topic("delete topic", "GET", topic, "/partitions"))
+            path = "/partitions" if _number(found, "partitions") > 0 else ""
+        self._ask_topic("delete topic", "DELETE", topic, path, query={"force": force})
 
     def unload(self, topic: str) -> None:
         """Unload the topic (or all its partitions) from its broker: clients look it up and connect again."""

@@ -1,11 +1,13 @@
 """Types of the admin interface's statistics: the fields this project reads, with the broker's names.
 
 Rules: types for type checkers only; the dictionaries are the broker's JSON, unchanged, and hold more fields than these.
+`cursor_of` reads the one field whose keys the broker encodes.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypedDict
+from urllib.parse import quote_plus
 
 BacklogQuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 BACKLOG_QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
@@ -99,6 +101,7 @@ class CursorStats(TypedDict, total=False):
 
     markDeletePosition: str
     readPosition: str
+    individuallyDeletedMessages: str
     messagesConsumedCounter: int
     active: bool
     state: str
@@ -115,8 +118,21 @@ class InternalStats(TypedDict, total=False):
     lastConfirmedEntry: str
     state: str
     ledgers: list[LedgerStats]
-    cursors: dict[str, CursorStats]
+    cursors: dict[str, CursorStats]  # by encoded names: see `cursor_of`
     compactedLedger: LedgerStats  # -1 without one
+
+
+def cursor_of(stats: InternalStats, subscription: str) -> CursorStats | None:
+    """Return the position of a subscription in a topic's internal statistics, None if there is no such subscription.
+
+    Needed since the broker names cursors there, and only there, by the encoded name (broker-behaviour.md#cursor-names).
+
+    :param stats: what `AdminClient.internal_stats` returned.
+    :param subscription: name of the subscription, as consumers give it.
+    """
+    # Java's URLEncoder differs from Python's for two characters.
+    encoded = quote_plus(subscription, safe="*").replace("~", "%7E")
+    return (stats.get("cursors") or {}).get(encoded)
 
 
 class CompactionStatus(TypedDict, total=False):

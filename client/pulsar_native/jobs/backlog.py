@@ -14,7 +14,7 @@ from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
     from pulsar_native import AdminClient, MessageId
-    from pulsar_native.admin.stats import SubscriptionStats, TopicStats
+    from pulsar_native.admin.stats import CursorStats, SubscriptionStats, TopicStats
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,12 @@ def next_positions(
 
     The test returns True for entries acknowledged between others. Raises `SubscriptionNotFound`.
     """
+    from pulsar_native.admin import cursor_of
     from pulsar_native.exceptions import SubscriptionNotFound
 
     found = {}
     for each in _names(admin, topic):
-        cursor: Any = (admin.internal_stats(each).get("cursors") or {}).get(subscription)
+        cursor = cursor_of(admin.internal_stats(each), subscription)
         if cursor is not None:
             found[each] = (_after(cursor["markDeletePosition"]), _acknowledged(cursor))
     if not found:
@@ -102,7 +103,7 @@ def _after(place: str) -> MessageId:
     return MessageId(-1, ledger, entry + 1, -1)
 
 
-def _acknowledged(cursor: dict[str, Any]) -> Callable[[MessageId], bool]:
+def _acknowledged(cursor: CursorStats) -> Callable[[MessageId], bool]:
     """Return the test by the broker's text of ranges, "[(7:1..7:3],(8:-1..8:0]]": first excluded, last included."""
     text = str(cursor.get("individuallyDeletedMessages") or "[]").strip("[]")
     ranges = []

@@ -4,8 +4,9 @@ For programs that store something for each message: a message is acknowledged af
 `redeliver`, and published as a dead letter by `dead_letter`. Rules: messages that do not match are acknowledged at
 once. Those that cannot be decoded become dead letters, acknowledged when the broker has stored the letter. No more than
 `receiver_queue_size` messages are unsettled, and the broker is granted permits for as many. The stream never ends by an
-error of the broker: it reconnects, and by other settings if those it has are outdated. Nothing here blocks the loop; a
-plain function as a predicate runs in a thread.
+error of the broker: it reconnects, and by other settings if those it has are outdated. `initial_position` is that of
+the first connection to a cluster: where the subscription is missing later, as in a topic that was made again, it begins
+at the first message. Nothing here blocks the loop; a plain function as a predicate runs in a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
 
 if TYPE_CHECKING:
-    from pulsar_native import Message
+    from pulsar_native import InitialPosition, Message
     from pulsar_native.asyncio import Client, Consumer, Producer
     from pulsar_native.jobs.interfaces import JobLog
 
@@ -57,7 +58,8 @@ class StreamOptions:
     :param subscription: name of the Shared subscription; created if it does not exist.
     :param topics: topics, partitioned or not; exactly one of `topics` and `topic_pattern` is needed.
     :param topic_pattern: regular expression for whole names; tenant and namespace literally.
-    :param initial_position: start of a new subscription: latest (default) or earliest.
+    :param initial_position: start of a subscription that does not exist when the stream begins: latest (default) or
+        earliest.
     :param decode: auto (default: the schema each message was published with), json, text or bytes.
     :param payload: none, ids or value (default): see `message_event.event_of`.
     :param payload_limit_bytes: limit of an event as JSON. Default 16384, at least 1024.
@@ -157,6 +159,8 @@ class MatchingStream:
         self._redact = redact
         self._reads_value = options.payload == "value" or self._match.needs_value or predicate is not None
         self._client: Client | None = None
+        # Service URL of the cluster that the subscription was made in, or found.
+        self._attached_to: str | None = None
         self._producers: dict[str, Producer[Any]] = {}
         self._unsettled: dict[Key, Delivery] = {}
         self._room = asyncio.Event()
@@ -233,7 +237,21 @@ class MatchingStream:
             await self._room.wait()
 
     async def _subscribe(self, client: Client) -> Consumer[Any]:
-        from pulsar_native import ConsumerType, InitialPosition, MultiplierRedeliveryBackoff
+        from pulsar_native import InitialPosition
+
+        url = (await client.get_service_info()).service_url
+        if self._options.initial_position == "latest" and self._attached_to != url:
+            # Makes the subscription at the end of the topics. The consumer that stays must not do that: it subscribes
+            # again by itself, also to a topic that was made again meanwhile, of which it would miss what precedes.
+            consumer = await self._consumer(client, InitialPosition.Latest, start_paused=True)
+            await consumer.close()
+        self._attached_to = url
+        return await self._consumer(client, InitialPosition.Earliest)
+
+    async def _consumer(
+        self, client: Client, initial_position: InitialPosition, *, start_paused: bool = False
+    ) -> Consumer[Any]:
+        from pulsar_native import ConsumerType, MultiplierRedeliveryBackoff
 
         options = self._options
         topic: Any = list(options.topics) if options.topic_pattern is None else re.compile(options.topic_pattern)
@@ -242,9 +260,8 @@ class MatchingStream:
             options.subscription,
             ConsumerType.Shared,
             schema=WriterSchema() if self._reads_value and options.decode == "auto" else None,
-            initial_position=InitialPosition.Earliest
-            if options.initial_position == "earliest"
-            else InitialPosition.Latest,
+            initial_position=initial_position,
+            start_paused=start_paused,
             receiver_queue_size=options.receiver_queue_size,
             max_total_receiver_queue_size_across_partitions=options.receiver_queue_size,
             properties=dict(options.properties),

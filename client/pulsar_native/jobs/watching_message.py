@@ -3,7 +3,8 @@
 Rules: asyncio only, no thread. The subscription is the one place that knows which messages were handed over before: it
 is created if it does not exist, and stays. The message found is not acknowledged here but by `acknowledge_found`, once
 its receiver has it; until then the broker delivers it again to whoever consumes next. Messages that do not match are
-left unacknowledged, or acknowledged, as told.
+left unacknowledged, or acknowledged, as told. `initial_position` is that of a watcher's first look in a cluster: where
+the subscription is missing later, as in a topic that was made again, it begins at the first message.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class MessageWatcher:
         self._match = MessageMatch(wanted.match)
         self._owner: Client | None = None
         self._consumer: Consumer[Any] | None = None
+        # Service URL of the cluster that the subscription was made in, or found.
+        self._attached_to: str | None = None
         self._checked = 0
 
     async def look(self, client: Client, /) -> dict[str, Any] | None:
@@ -142,20 +145,34 @@ class MessageWatcher:
         self.seen = explain(error, action=f"looking at {self.wanted.topic}", stage=self.stage) + before
 
     async def _opened(self, client: Client) -> Consumer[Any]:
-        from pulsar_native.jobs.codecs import WriterSchema
+        from pulsar_native import InitialPosition
 
         if self._consumer is None or self._owner is not client:
-            wanted = self.wanted
-            self._consumer = await client.subscribe(
-                wanted.topic,
-                wanted.subscription,
-                consumer_type=_consumer_type(wanted.subscription_type),
-                initial_position=_initial_position(wanted.initial_position),
-                schema=WriterSchema(),
-                batch_index_ack_enabled=True,
-            )
+            url = (await client.get_service_info()).service_url
+            if self.wanted.initial_position == "latest" and self._attached_to != url:
+                # Makes the subscription at the end of the topic. The consumer that stays must not do that: it
+                # subscribes again by itself, also to a topic that was made again, of which it would miss the beginning.
+                first = await self._subscribed(client, InitialPosition.Latest, start_paused=True)
+                await first.close()
+            self._attached_to = url
+            self._consumer = await self._subscribed(client, InitialPosition.Earliest)
             self._owner, self._checked = client, 0
         return self._consumer
+
+    async def _subscribed(
+        self, client: Client, initial_position: InitialPosition, *, start_paused: bool = False
+    ) -> Consumer[Any]:
+        from pulsar_native.jobs.codecs import WriterSchema
+
+        return await client.subscribe(
+            self.wanted.topic,
+            self.wanted.subscription,
+            consumer_type=_consumer_type(self.wanted.subscription_type),
+            initial_position=initial_position,
+            start_paused=start_paused,
+            schema=WriterSchema(),
+            batch_index_ack_enabled=True,
+        )
 
     async def _leave(self, consumer: Consumer[Any], unmatched: list[Message]) -> None:
         if unmatched and self.wanted.unmatched == "acknowledge":

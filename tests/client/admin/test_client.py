@@ -17,7 +17,7 @@ import pulsar
 import pytest
 
 from broker import Standalone
-from pulsar_native.admin import AdminClient, AdminError, AlreadyExists, NotFound
+from pulsar_native.admin import AdminClient, AdminError, AlreadyExists, NotFound, cursor_of
 from pulsar_native.auth import AuthenticationToken
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -149,7 +149,7 @@ def test_topic_lifecycle(admin: AdminClient, topic: NewTopic, domain: str) -> No
     with pytest.raises(AlreadyExists):
         admin.create_topic(name)
     admin.delete_topic(name)
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(TopicNotFound, match=f"delete topic {name}"):
         admin.delete_topic(name)
 
 
@@ -326,6 +326,19 @@ def test_internal_stats(admin: AdminClient, topic: NewTopic, peer: pulsar.Client
     assert (stats["numberOfEntries"], stats["currentLedgerEntries"]) == (4, 4)
     assert stats["lastConfirmedEntry"] == f"{ids[-1].ledger_id()}:{ids[-1].entry_id()}"
     assert stats["ledgers"][-1]["ledgerId"] == ids[-1].ledger_id()
+
+
+def test_cursor_of_finds_any_name(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+    name = topic()
+    publish(peer, name, 1)
+    marks = [f"a{mark}b" for mark in " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~\t\n"]
+    names = [*marks, "naïve", "日本", "😀", "a%2Bb", "manual__2026-01-01T00:00:00+00:00"]
+    for each in names:
+        admin.create_subscription(name, each)
+    stats = admin.internal_stats(name)
+    assert len(stats["cursors"]) == len(names)
+    assert [each for each in names if cursor_of(stats, each) is None] == []
+    assert cursor_of(stats, "a") is None
 
 
 def test_partitioned_topic_unsupported_calls_raise(admin: AdminClient, topic: NewTopic) -> None:

@@ -55,6 +55,18 @@ def test_next_position_leaves_acknowledged_entries_out(broker: Broker, topic: Ne
         assert [is_acknowledged(each) for each in ids[2:]] == [False, True, False, True]
 
 
+def test_next_position_of_similar_names(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    with Client(broker.service_url) as client, AdminClient(broker.admin_url) as admin:
+        ids = [client.create_producer(name, batching_enabled=False).send(b"x") for _ in range(2)]
+        # In the broker's statistics the former has the name of the latter.
+        client.subscribe(name, "team/a b", initial_position=InitialPosition.Earliest).close()
+        admin.create_subscription(name, "team%2Fa+b", ids[1])
+        for own, expected in (("team/a b", ids[0]), ("team%2Fa+b", ids[1])):
+            ((start, _),) = next_positions(admin, name, own).values()
+            assert (start.ledger_id(), start.entry_id()) == (expected.ledger_id(), expected.entry_id())
+
+
 def test_acknowledged_ranges_of_several_ledgers() -> None:
     test = _acknowledged({"individuallyDeletedMessages": "[(7:1..7:3],(8:-1..8:0]]"})
     places = [(7, 1), (7, 2), (7, 3), (7, 4), (8, 0), (8, 1)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConnectError, Consumer, InitialPosition, Message, Timeout
+from pulsar_native import AdminClient, Client, ConnectError, Consumer, InitialPosition, Message, Timeout
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate, StreamOptions
@@ -32,7 +32,7 @@ class Stream:
     def __init__(
         self,
         broker: Broker,
-        topic: str,
+        topic: str | None,
         match: object = None,
         predicate: Predicate | None = None,
         more: Mapping[str, Any] | None = None,
@@ -41,9 +41,10 @@ class Stream:
         self.log = MemoryLog()
         self.connections = 0
         self._url = broker.service_url
-        options = {"initial_position": "earliest", "subscription": "s"} | options
+        topics = () if topic is None else (topic,)
+        options = {"topics": topics, "initial_position": "earliest", "subscription": "s"} | options
         self.stream = MatchingStream(
-            *(self.connect, StreamOptions(topics=(topic,), **options), self.log, MessageMatch(match), predicate),
+            *(self.connect, StreamOptions(**options), self.log, MessageMatch(match), predicate),
             **more or {},
         )
         self._events = self.stream.events()
@@ -553,6 +554,82 @@ async def test_stream_outdated_settings_connect_anew(
             assert made.connections == 1
             changed = True
             assert await following == ["a"] and made.connections == 2
+
+
+@pytest.mark.parametrize("by", ["topic", "list", "pattern"])
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_stream_topic_made_again_loses_nothing(
+    client: Client, broker: Broker, topic: NewTopic, partitions: int, by: str
+) -> None:
+    """A stream that was attached gets what is published to a new topic before it has subscribed again."""
+    name = topic(partitions=partitions)
+    options: dict[str, Any] = {"initial_position": "latest"}
+    publish(client, name, [b"before"])
+    if by == "list":
+        options["topics"] = (name, topic())
+    elif by == "pattern":
+        options |= {"topics": (), "topic_pattern": f"{name}.*"}
+    with AdminClient(broker.admin_url) as admin, Relay(broker.service_url) as relay:
+        async with opened(broker, name, **options) as made:
+            made._url = relay.service_url
+            following = asyncio.ensure_future(made.values(2))
+            await until(lambda: made.log.infos)
+            relay.refuse()
+            relay.cut()
+            admin.delete_topic(name, force=True)
+            if partitions:
+                admin.create_partitioned_topic(name, partitions)
+            # One by one: a partition each.
+            for value in (b"a", b"b"):
+                publish(client, name, [value])
+            relay.accept()
+            assert sorted(await asyncio.wait_for(following, 60)) == ["a", "b"] and made.connections == 1
+
+
+async def test_stream_new_topic_of_pattern_from_first(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"before"])
+    options = {"topic_pattern": f"{name}.*", "initial_position": "latest"}
+    async with opened(broker, None, **options) as made:
+        following = asyncio.ensure_future(made.values(1))
+        await until(lambda: made.log.infos)
+        # The loop stands still until the message is there.
+        publish(client, f"{name}-new", [b"a"])
+        assert await asyncio.wait_for(following, 60) == ["a"]
+
+
+async def test_stream_subscription_deleted_begins_at_first(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    client.subscribe(name, "keeps").close()
+    publish(client, name, [b"before"])
+    with AdminClient(broker.admin_url) as admin:
+        async with opened(broker, name, initial_position="latest") as made:
+            following = asyncio.ensure_future(made.values(1))
+            await until(lambda: made.log.infos)
+            admin.delete_subscription(name, "s", force=True)
+            assert await asyncio.wait_for(following, 60) == ["before"]
+
+
+@pytest.mark.parametrize(("same", "expected"), [(True, ["before", "after"]), (False, ["after"])], ids=["same", "other"])
+async def test_stream_position_is_of_the_first_connection(
+    client: Client, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, same: bool, expected: list[str]
+) -> None:
+    """Another cluster, which its URL tells, is one that the stream was never attached to."""
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._FIRST_PAUSE", 0.1)
+    name = topic()
+    client.subscribe(name, "keeps").close()
+    publish(client, name, [b"before"])
+    with AdminClient(broker.admin_url) as admin, Relay(broker.service_url) as relay:
+        async with opened(broker, name, initial_position="latest") as made:
+            following = asyncio.ensure_future(made.values(len(expected)))
+            await until(lambda: made.log.infos)
+            if not same:
+                made._url = relay.service_url
+            made.stream._client.shutdown()  # type: ignore[union-attr]
+            admin.delete_subscription(name, "s", force=True)
+            await until(lambda: len(made.log.infos) == 2)
+            publish(client, name, [b"after"])
+            assert await asyncio.wait_for(following, 60) == expected
 
 
 async def test_stream_renews_deliveries_of_the_same_message(client: Client, broker: Broker, topic: NewTopic) -> None:

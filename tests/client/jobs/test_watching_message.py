@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -61,6 +62,33 @@ async def test_message_watcher_looks_go_on_where_the_last_ended(broker: Broker, 
     async with AsyncClient(broker.service_url) as client:
         again = await watch.look(client)
     assert again is not None and again["message_id"] == found["message_id"]
+
+
+@pytest.mark.parametrize("reconnects", [True, False], ids=["same-client", "next-client"])
+async def test_message_watcher_topic_made_again(reconnects: bool, broker: Broker, topic: NewTopic) -> None:
+    """A watcher that was attached finds what is published to a new topic before it has subscribed again."""
+    name = topic()
+    watch = MessageWatcher(MessageCondition.of(name, "s", initial_position="latest"))
+    with Client(broker.service_url) as client, AdminClient(broker.admin_url) as admin:
+
+        def publish(value: bytes) -> None:
+            with client.create_producer(name) as producer:
+                producer.send(value)
+
+        publish(b"before")
+        found = None
+        async with AsyncClient(broker.service_url) as first, AsyncClient(broker.service_url) as following:
+            assert await watch.look(first) is None
+            if not reconnects:
+                await first.close()
+            # The loop stands still until the message is there.
+            admin.delete_topic(name, force=True)
+            publish(b"after")
+            for _ in range(40):
+                with suppress(NotConnected):
+                    if found := await watch.look(first if reconnects else following):
+                        break
+    assert found is not None and found["value"] == "after"
 
 
 async def test_acknowledge_found_leaves_the_rest_of_the_batch(broker: Broker, topic: NewTopic) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,15 @@ def test_subscription_created_reset_skipped_deleted(admin: AdminClient, client: 
         run(PulsarDeleteSubscriptionOperator, **place, if_missing="fail")
     with pytest.raises(AirflowException, match="s"):
         run(PulsarSkipMessagesOperator, **place, count=1)
+
+
+def test_skip_messages_count_name_is_encoded(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    """The broker's internal statistics have another name than the subscription's: `a+b` is there `a%2Bb`."""
+    name, subscription = topic(), "scheduled__2026-01-01T00:00:00+00:00 ~*/ü"
+    client.subscribe(name, subscription).close()
+    publish(client, name, 3)
+    assert run(PulsarSkipMessagesOperator, topic=name, subscription=subscription, count=1)["skipped"] == 1
+    assert admin.stats(name, precise_backlog=True)["subscriptions"][subscription]["msgBacklog"] == 2
 
 
 @pytest.mark.parametrize("limit", ["count", "older_than_seconds"])
@@ -414,6 +424,43 @@ def test_schema_uploaded_and_deleted(admin: AdminClient, topic: NewTopic) -> Non
     assert admin.get_schema(name) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "definition", "message"),
+    [
+        pytest.param("avro", None, "was given, but .* returned None", id="none"),
+        pytest.param("avro", "", "was given, but .* returned ''", id="empty"),
+        pytest.param("json", {}, "was given, but .* returned {}", id="empty-dict"),
+        pytest.param("string", None, "was given, but .* returned None", id="none-unneeded"),
+        pytest.param("avro", "None", "schema_definition is not JSON", id="text-none"),
+        pytest.param("json", " ", "schema_definition is not JSON", id="blank"),
+        pytest.param("protobuf", "7", "must be an Avro definition, not '7'", id="number"),
+        pytest.param("avro", 7, "must be a dict or its JSON text, not 7", id="int"),
+        pytest.param("string", 7, "must be a dict or its JSON text, not 7", id="int-unneeded"),
+        pytest.param("avro", b"{}", "must be a dict or its JSON text, not b'{}'", id="bytes"),
+        pytest.param("avro", {"type": b"record"}, "schema_definition is not JSON", id="bytes-within"),
+        pytest.param("avro", {"default": float("nan")}, "schema_definition is not JSON", id="nan"),
+        pytest.param("string", "\ud800", "schema_definition is not JSON", id="surrogate"),
+    ],
+)
+def test_upload_schema_rendered_wrong_sends_nothing(
+    kind: str, definition: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(AdminClient, "upload_schema")
+    made = PulsarUploadSchemaOperator(task_id="t", topic="t", schema_type=kind, schema_definition="{{ 'later' }}")
+    made.schema_definition = definition
+    with pytest.raises(AirflowFailException, match=message):
+        made.execute(context_of())
+
+
+@pytest.mark.parametrize("definition", ['{"type":"array","items":"string"}', [DEFINITION]], ids=["text", "union"])
+def test_upload_schema_definition_is_sent_as_given(admin: AdminClient, topic: NewTopic, definition: Any) -> None:
+    name = topic()
+    run(PulsarUploadSchemaOperator, topic=name, schema_type="json", schema_definition=definition)
+    found = admin.get_schema(name)
+    text = definition if isinstance(definition, str) else json.dumps(definition)
+    assert found is not None and json.loads(found.data) == json.loads(text)
+
+
 @pytest.mark.proves("A26")
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_compact_waits_until_it_is_done(partitions: int, admin: AdminClient, client: Client, topic: NewTopic) -> None:
@@ -567,6 +614,7 @@ def test_admin_wrong_arguments_raise_at_parsing(operator: type[Any], options: di
         (PulsarResetCursorOperator, {"topic": "t", "subscription": "s", "timestamp": "None"}, "rendered to nothing"),
         (PulsarSkipMessagesOperator, {"topic": "t", "subscription": "s", "count": ""}, "rendered to nothing"),
         (PulsarSkipMessagesOperator, {"topic": "t", "subscription": "s", "count": "-1"}, "count must be"),
+        (PulsarSkipMessagesOperator, {"topic": "t", "subscription": 7, "count": 1}, "subscription must be a text"),
     ],
 )
 def test_admin_wrong_rendered_arguments_raise(operator: type[Any], options: dict[str, Any], message: str) -> None:
