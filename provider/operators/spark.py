@@ -39,6 +39,7 @@ from airflow_provider_pulsar.spark_properties import is_set
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
+from pulsar_native.topic import TopicName
 
 try:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -64,6 +65,8 @@ _OWN_OPTIONS = {
     "service.url": "the address belongs to the connection and its secret; an address that only Spark uses is the "
     "connection's field spark_service_url",
 }
+# Characters of the names of DAG and task in that of the commit log, which a file system limits.
+_READABLE = 100
 _PATHS = ("output_path", "commits", "manifest", "spark_environment")
 _TEXTS = ("topic", *_PATHS, "subscription", "table", "replace_where", "value_schema", "corrupt_column")
 
@@ -83,7 +86,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
     :param since: "last_success" loads from where the last successful load of `commits` ended, by message id, up to the
         last message there is: for runs without a data interval. A run that is cleared loads what it loaded before.
     :param commits: folder of the commit log of `since`, on a filesystem of Spark's; by default hidden beside the
-        output, named after DAG and task (and map index).
+        output, named after DAG, task and topic (and connection, in a task that is mapped over connections).
     :param subscription: a durable subscription the load keeps on the topic: made when it is missing, moved behind what
         was loaded. It holds messages on a broker without retention, and the topic itself.
     :param min_rows: fail, and leave the output as it was, when there are fewer rows than this (default 0).
@@ -423,6 +426,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             "interval": self.interval,
             "since": self.since,
             "commits": self._commits() if self.since else None,
+            "map_index": self._identity["map_index"] if self.since else None,
             "subscription": self.subscription,
             "derive": self.derive or None,
             "metadata": self.metadata,
@@ -437,18 +441,35 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         if self.commits:
             return self.commits
         folder = self.output_path.rstrip("/").rpartition("/")[0]
-        return f"{folder}/.{self._identity['task']}.commits"
+        return f"{folder}/.{self._identity['log']}.commits"
+
+    def _log_name(self, dag_id: str) -> str:
+        """Return the name of the default commit log: that of what is loaded, in every run and mapped or not.
+
+        A map index is a place in the list of one run: the same topic may have another one in the next.
+        """
+        with staged(f"The load of {self.topic}", "arguments"):
+            names = [dag_id, self.task_id, TopicName.parse(self.topic).full]
+        # Clusters may have topics of one name. Otherwise the connection may get another id.
+        if "pulsar_conn_id" in expanded_names(self):
+            names.append(self.pulsar_conn_id)
+        digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
+        return f"{dag_id}.{self.task_id}"[:_READABLE] + f".{digest}"
 
     def _identify(self, context: Context, state: TaskState) -> None:
         """Set the names of this run, task and attempt; a reconnected job of the same request keeps its attempt."""
         ti: Any = context.get("ti")
         map_index = getattr(ti, "map_index", None)
-        more = f".{map_index}" if map_index is not None and map_index >= 0 else ""
         store: Any = context.get("task_state_store")
         kept = state.get() if store is not None and store.get(self.external_id_key) else None
         dag_id = getattr(ti, "dag_id", "dag")
-        names = {"run": f"{context['run_id']}{more}", "task": f"{dag_id}.{self.task_id}{more}"}
-        self._identity = {**names, "attempt": uuid.uuid4().hex}
+        # Neither run nor log has the map index: when a run is cleared, its list may have changed.
+        self._identity = {
+            "run": context["run_id"],
+            "map_index": None if map_index is None or map_index < 0 else map_index,
+            "log": self._log_name(dag_id) if self.since and not self.commits else None,
+            "attempt": uuid.uuid4().hex,
+        }
         request = self._request(self._pulsar_hook().connection_options(), None)
         del request["attempt"]
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()

@@ -25,7 +25,7 @@ from pyspark_pulsar.manifest import Document, Manifest, folder_of
 from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.output import Output
 from pyspark_pulsar.positions import Position
-from pyspark_pulsar.request import beside
+from pyspark_pulsar.request import LoadRequest, beside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ class CommitConflict(PulsarException):
 class Commit:
     """One successful load: number, run, path and staging path of its rows, covered ranges, and place of its manifest.
 
-    A log of an earlier version does not have the manifest's place.
+    `map_index` is that of the load within the run. A log of an earlier version has neither it nor the manifest's place.
     """
 
     number: int
@@ -51,6 +51,7 @@ class Commit:
     ranges: Sequence[Range]
     rows: int
     manifest: str | None = None
+    map_index: int | None = None
 
     def to_json(self) -> str:
         """Return the document."""
@@ -58,6 +59,7 @@ class Commit:
             "version": VERSION,
             "number": self.number,
             "run": self.run,
+            "map_index": self.map_index,
             "path": self.path,
             "staging": self.staging,
             "manifest": self.manifest,
@@ -82,7 +84,7 @@ class Commit:
             ]
             return Commit(
                 found["number"], found["run"], found["path"], found["staging"], ranges, found["rows"],
-                found.get("manifest"),
+                found.get("manifest"), found.get("map_index"),
             )  # fmt: skip
         except PulsarException:
             raise
@@ -112,9 +114,9 @@ class CommitLog:
         return found
 
     def check(
-        self, commits: Sequence[Commit], topics: Sequence[str], run: str | None, path: str, *, is_pattern: bool = False
+        self, commits: Sequence[Commit], topics: Sequence[str], request: LoadRequest, *, is_pattern: bool = False
     ) -> None:
-        """Raise for a log of other topics, and for an output path with the rows of another run.
+        """Raise for a log of other topics, for an output path of another run, and for two mapped loads of one run.
 
         Topics of a pattern come and go: one that is still there shows that the log is theirs.
         """
@@ -127,11 +129,19 @@ class CommitLog:
                 f"The commit log {self.folder} is of {', '.join(sorted(known))}, not of {', '.join(sorted(wanted))}: "
                 "name another folder with commits, whose first load needs a start (behind what was loaded already)"
             )
+        run, path = request.run, request.path
         other = next((commit for commit in commits if commit.path == path and commit.run != run), None)
         if other is not None:
             raise InvalidConfiguration(
                 f"output.path {path} holds the rows of the run {other.run}, and a load replaces its path as a whole: "
                 "put something of the run into the path, such as {{ run_id }}"
+            )
+        twin = next((commit for commit in commits if commit.run == run and _is_beside(commit, request)), None)
+        if twin is not None:
+            raise InvalidConfiguration(
+                f"The commit log {self.folder} has a load of the run {run} by another mapped task, into {twin.path}: "
+                "each of the two would get a part of the messages. Give each task that loads these topics a commits "
+                "of its own"
             )
 
     def add(self, commit: Commit) -> None:
@@ -156,6 +166,12 @@ class CommitLog:
 
     def _document(self, name: str) -> Document:
         return Document(self._spark, f"{self.folder}/{name}")
+
+
+def _is_beside(commit: Commit, request: LoadRequest) -> bool:
+    """Return True for the load of another mapped task into another path. In one path it is that of a changed list."""
+    indexes = (commit.map_index, request.map_index)
+    return None not in indexes and indexes[0] != indexes[1] and commit.path != request.path
 
 
 def carried(previous: Mapping[str, Position], ranges: Sequence[Range]) -> list[Range]:

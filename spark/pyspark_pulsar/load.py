@@ -52,6 +52,7 @@ _REFUSALS = (
 _OF_SPARK = re.compile(r"SparkException: (\[[A-Z_.]+\].*)")
 _LONGEST_MESSAGE = 2000
 _IN_TRACEBACK = re.compile(r"(?:pulsar_native\.exceptions|pyspark_pulsar\.errors)\.(\w+): ?(.*)")
+_OF_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)")
 
 
 def application() -> str:
@@ -141,6 +142,8 @@ def judge(error: BaseException) -> tuple[int, str]:
     ours, spark_s = _IN_TRACEBACK.findall(message), _OF_SPARK.search(message)
     if ours:
         name, message = ours[-1]
+    elif others := _OF_PYTHON.findall(message):
+        message = others[-1]
     elif spark_s:
         message = spark_s[1]
     message = message.strip()[:_LONGEST_MESSAGE]
@@ -477,7 +480,10 @@ class Load:
             return
         number = 1 if plan.base is None else plan.base.number + 1
         rows = sum(part.rows for part in delivered.values())
-        commit = Commit(number, request.run, request.path, output.staging, plan.manifest.ranges, rows, request.manifest)
+        commit = Commit(
+            number, request.run, request.path, output.staging, plan.manifest.ranges, rows, request.manifest,
+            request.map_index,
+        )  # fmt: skip
         CommitLog(self._spark, request.commits).add(commit)
 
     def _complete(self, document: Document, plan: Plan, delivered: dict[str, Delivered]) -> Outcome:

@@ -390,11 +390,12 @@ def sort_options(
     names: Sequence[str],
     refused: Mapping[str, str],
     more_settings: Mapping[str, tuple[str, Callable[[str, str], Any]]],
+    advice: str = ADVICE,
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
     """Return the options by their canonical names, the client's settings, and the settings of `more_settings`.
 
-    `refused` are known names that raise, with the alternative. Raises `InvalidConfiguration` for those and for unknown
-    names, with the most similar known one. No I/O.
+    `refused` are known names that raise, with the alternative; `advice` is that for a secret. Raises
+    `InvalidConfiguration` for those and for unknown names, with the most similar known one. No I/O.
     """
     folded_names = {name.lower(): name for name in names}
     folded_settings = {name.lower(): (name, *entry) for name, entry in more_settings.items()}
@@ -410,7 +411,7 @@ def sort_options(
             )
         spellings[folded] = raw
         if folded not in _CHECKED_FOR_SECRETS and looks_secret(value):
-            raise InvalidConfiguration(f"The value of option {raw} looks like a secret. {ADVICE}")
+            raise InvalidConfiguration(f"The value of option {raw} looks like a secret. {advice}")
         if folded in _CLIENT_SETTINGS:
             name, field, convert = _CLIENT_SETTINGS[folded]
             client[field] = convert(name, value)
@@ -420,17 +421,17 @@ def sort_options(
         elif folded in folded_names:
             given[folded_names[folded]] = value
         else:
-            raise InvalidConfiguration(_refusal(raw, (*names, *_CLIENT_NAMES, *more_settings), refused))
+            raise InvalidConfiguration(_refusal(raw, (*names, *_CLIENT_NAMES, *more_settings), refused, advice))
     return given, client, more
 
 
-def _refusal(raw: str, names: Sequence[str], refused: Mapping[str, str]) -> str:
+def _refusal(raw: str, names: Sequence[str], refused: Mapping[str, str], advice: str) -> str:
     folded_refused = {name.lower(): name for name in refused}
     name = folded_refused.get(raw.lower())
     if name is not None:
         return f"Option {name}: {refused[name]}"
     if _SECRET.search(raw) and not raw.lower().startswith("credentialsr"):
-        return f"Option {raw} is not taken. {ADVICE}"
+        return f"Option {raw} is not taken. {advice}"
     known = {name.lower(): name for name in names}
     near = difflib.get_close_matches(raw.lower(), known, 1, 0.6)
     hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(names)}"

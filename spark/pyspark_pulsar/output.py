@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_pulsar.parquet_writer import write_scan
+from pyspark_pulsar.parquet_writer import OVERTAKEN, write_scan
 from pyspark_pulsar.tables import Table
 
 if TYPE_CHECKING:
@@ -178,10 +178,7 @@ class Output:
             )
         if is_committed and self.is_published:
             return
-        raise OSError(
-            f"{self._staging.toString()} is gone: another load of {self._place.toString()} ended at the same time "
-            "and removed it. A retry writes the rows again; let one run at a time load into a path"
-        )
+        raise OSError(f"{self._staging.toString()} is gone: {OVERTAKEN}")
 
     def _replace(self) -> bool:
         """Rename the staging folder to the output path; return False, with the old output in place, if that failed."""

@@ -43,6 +43,10 @@ _CODECS = {
     "zstd": ("zstd", ".zstd"),
     "lz4_raw": ("lz4", ".lz4raw"),
 }
+OVERTAKEN = (
+    "another load into the same path ended at the same time and removed it. A retry writes the rows again; let one run "
+    "at a time load into a path"
+)
 _SHARED = "output.path must be on a filesystem that the driver and all executors share"
 _INT96, _MICROS = "INT96", "TIMESTAMP_MICROS"
 # Settings of Spark's writer -> their defaults, which are all that is followed.
@@ -127,7 +131,8 @@ def _types(kind: DataType) -> Iterator[DataType]:
 def write_scan(spark: SparkSession, scan: Scan, folder: str, form: ParquetFormat) -> None:
     """Write the rows of a scan to files in a new local folder, and count them in the scan. Blocks; for the driver.
 
-    Raises what the tasks raise, as Spark reports it, and `OSError` if the driver does not find what they wrote.
+    Raises what the tasks raise, as Spark reports it, and `OSError` if the driver does not find what they wrote, or
+    another load has removed the folder.
     """
     attempts = f"{folder}.attempts"
     os.makedirs(folder)
@@ -140,6 +145,10 @@ def write_scan(spark: SparkSession, scan: Scan, folder: str, form: ParquetFormat
             _File(os.path.join(attempts, names[0]), form).close()
         for name in names:
             _take(os.path.join(attempts, name), os.path.join(folder, name))
+    except Exception as error:
+        if os.path.isdir(folder) and os.path.isdir(attempts):
+            raise
+        raise OSError(f"{folder} is gone: {OVERTAKEN}") from error
     finally:
         # A speculative attempt may still write into it; what is left goes with the staging folders of other tries.
         shutil.rmtree(attempts, ignore_errors=True)

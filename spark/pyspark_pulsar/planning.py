@@ -111,7 +111,7 @@ def _behind_last(
     assert request.commits is not None
     log = CommitLog(spark, request.commits)
     commits = log.commits()
-    log.check(commits, _topics(options), request.run, request.path, is_pattern=options.topics_pattern is not None)
+    log.check(commits, _topics(options), request, is_pattern=options.topics_pattern is not None)
     own = next(
         (commit for commit in reversed(commits) if commit.run == request.run and commit.path == request.path), None
     )

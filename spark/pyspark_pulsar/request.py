@@ -23,7 +23,7 @@ from pyspark_pulsar.tables import IDENTITY, TableOptions
 
 _PARTS = (
     "source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run", "interval", "since",
-    "commits", "subscription", "min_rows", "allow_empty", "attempt",
+    "map_index", "commits", "subscription", "min_rows", "allow_empty", "attempt",
 )  # fmt: skip
 AUTO = "auto"
 FORMATS = ("raw", "json", "avro", AUTO)
@@ -44,7 +44,8 @@ class LoadRequest:
     commit log `commits` to the last message at planning. `subscription` names a durable subscription of the load;
     `table` describes the output in a table format, None for Parquet at `path`; `writer` is who writes its files.
     `value_options` are the data source's options of decoding by the registered schema (value.format auto);
-    `min_rows` and `allow_empty` define failures; `attempt` marks the manifest of one try.
+    `min_rows` and `allow_empty` define failures; `attempt` marks the manifest of one try. `map_index` is the place of
+    the load among several of one `run`; it may be another one when the run is repeated.
     """
 
     source: Mapping[str, str]
@@ -61,6 +62,7 @@ class LoadRequest:
     replay: str = "auto"
     time_zone: str = "UTC"
     run: str | None = None
+    map_index: int | None = None
     interval: str = "bounded"
     commits: str | None = None
     subscription: str | None = None
@@ -106,6 +108,7 @@ class LoadRequest:
             replay=_choice(top, "replay", "request", REPLAYS),
             time_zone=_text(top, "time_zone", "request") if "time_zone" in top else "UTC",
             run=_optional(top, "run"),
+            map_index=_count(top, "map_index") if top.get("map_index") is not None else None,
             interval=interval,
             commits=_commits(top, path) if interval == intervals.LAST_SUCCESS else None,
             subscription=_optional(top, "subscription"),

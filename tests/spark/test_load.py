@@ -524,6 +524,12 @@ def test_load_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixt
         ("… pulsar_native.exceptions.Timeout: nothing came\n", load.FAILED, "nothing came"),
         ("pulsar_native.exceptions.ConnectError: a\n…\npyspark_pulsar.errors.DataLoss: b\n", load.LOST, "b"),
         ("a Java trace: SparkException: [FAILED_READ_FILE.X] why\n\tat org", load.FAILED, "[FAILED_READ_FILE.X] why"),
+        (
+            "… PythonException: [PYTHON_EXCEPTION] …: Traceback (most recent call last):\n"
+            '  File "/x.py", line 1, in f\n    g()\n    ~^^\nOSError: no room\n SQLSTATE: 38000\n\tat org',
+            load.FAILED,
+            "OSError: no room",
+        ),
         ("", load.FAILED, "RuntimeError"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 import pulsar_native
 from pulsar_native import AdminClient
 from pulsar_native.exceptions import InvalidConfiguration, Timeout, TopicNotFound
-from pyspark_pulsar import load
+from pyspark_pulsar import load, parquet_writer
 from pyspark_pulsar.commits import Commit, CommitConflict, CommitLog
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.manifest import Document
@@ -290,6 +290,26 @@ def test_path_of_several_runs_raises(chain: Chain, publish: Publish) -> None:
     assert chain.run("a", output=output).rows == 5
 
 
+def test_mapped_run_of_a_changed_list_is_replayed(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    chain.run("a", map_index=0)
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    again = chain.run("a", map_index=1)
+    assert again.replayed and chain.values() == texts(0, 5)
+
+
+def test_two_mapped_loads_of_one_log_raise(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    chain.run("a", map_index=0)
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    other = {"path": f"file://{chain.folder}/run=a-too"}
+    with pytest.raises(InvalidConfiguration, match="by another mapped task"):
+        chain.run("a", map_index=1, output=other)
+    # The log of a later run may be of another index, and a try into another path is the same task.
+    assert chain.run("a", map_index=0, output=other).rows == 5
+    assert chain.run("b", map_index=1, allow_empty=True).rows == 0
+
+
 def test_commit_log_of_another_topic_raises(chain: Chain, publish: Publish, topic: NewTopic) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
     chain.run("a")
@@ -328,6 +348,30 @@ def test_two_loads_of_one_interval_leave_it_whole(
             bounded(spark, broker, tmp_path, source)
     values = [bytes(row["value"]).decode() for row in spark.read.parquet(f"file://{tmp_path}/out").collect()]
     assert sorted(values) == texts(0, 5)
+    assert not list(tmp_path.glob(".out.writing*"))
+
+
+def test_load_overtaken_while_writing_says_so(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    publish: Publish,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = topic()
+    publish(name, texts(0, 5))
+    source = {"topic": name, "startingOffsets": "earliest", "endingTime": str(int(time.time() * 1000) + 1000)}
+    plain = parquet_writer._write_splits
+
+    def overtaken(*arguments: Any) -> list[str]:
+        monkeypatch.setattr(parquet_writer, "_write_splits", plain)
+        assert bounded(spark, broker, tmp_path, source).rows == 5
+        return plain(*arguments)
+
+    monkeypatch.setattr(parquet_writer, "_write_splits", overtaken)
+    with pytest.raises(OSError, match=r"is gone: another load into the same path ended at the same time"):
+        bounded(spark, broker, tmp_path, source)
     assert not list(tmp_path.glob(".out.writing*"))
 
 

@@ -100,7 +100,9 @@ def test_request_literal_secret_raises_without_it() -> None:
 
 def test_request_canonical_document_identifies_run() -> None:
     reordered = dict(reversed(SOURCE.items()))
-    again = parse(source=reordered, interval="all", replay="never", min_rows=5, allow_empty=True, attempt="x")
+    again = parse(
+        source=reordered, interval="all", replay="never", min_rows=5, allow_empty=True, attempt="x", map_index=1
+    )
     assert json.loads(json.dumps(parse().canonical())) == again.canonical()
     assert parse(run="a").canonical() != parse(run="b").canonical()
     strict, lax = ({"format": "auto", "mode": mode} for mode in ("FAILFAST", "DROPMALFORMED"))

@@ -112,23 +112,33 @@ def test_job_leaves_no_credentials_anywhere(secure_broker: Standalone, tmp_path:
     assert {place for part in token.split(".")[1:] for place in search(places, part)} == set()
 
 
-# As docs/spark.md says: an older Spark prints the options of a write in its plan, but for those of this pattern.
-_REDACTED = {"spark.sql.redaction.options.regex": "(?i)url|credentials"} if spark_before("4.3") else {}
+# As docs/spark.md says: Spark prints the options of a write in its plan, but for those of this pattern and those that
+# its version knows as secrets.
+_REDACTED = {"spark.sql.redaction.options.regex": "(?i)url|credentials|auth"}
+_SECRET = "s3cret-of-the-user-4711"
+_OF_4_3 = {
+    "pulsar.client.authParams": (f"token:{_SECRET}", "Hand the secret over by reference"),
+    "credentialsRef": (_SECRET, "not the secret itself"),
+    "service.url": (f"pulsar://me:{_SECRET}@127.0.0.1:6650", "must not hold credentials"),
+    "pulsar.client.listenerName": (f"token:{_SECRET}", "looks like a secret"),
+}
+_OF_NONE = {"pulsar.client.authParams": (_SECRET, "Hand the secret over by reference")}
 
 
 @pytest.mark.proves("D10")
 @pytest.mark.usefixtures("spark_environment")
-def test_literal_secret_is_refused_and_left_nowhere(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
-    secret, name = "s3cret-of-the-user-4711", topic()
-    tries = {
-        "pulsar.client.authParams": (f"token:{secret}", "Hand the secret over by reference"),
-        "credentialsRef": (secret, "not the secret itself"),
-        "service.url": (f"pulsar://me:{secret}@127.0.0.1:6650", "must not hold credentials"),
-        "pulsar.client.listenerName": (f"token:{secret}", "looks like a secret"),
-    }
+@pytest.mark.parametrize(
+    ("tries", "settings"),
+    [(_OF_4_3, _REDACTED if spark_before("4.3") else {}), (_OF_NONE, _REDACTED)],
+    ids=["known-to-spark", "redacted"],
+)
+def test_literal_secret_is_refused_and_left_nowhere(
+    broker: Broker, topic: NewTopic, tmp_path: Path, tries: dict[str, tuple[str, str]], settings: dict[str, str]
+) -> None:
+    secret, name = _SECRET, topic()
     arguments = [broker.service_url, name, topic(), str(tmp_path / "left"), "env:PULSAR_CREDENTIALS"]
     literals = json.dumps({option: value for option, (value, _) in tries.items()})
-    places = run(arguments, {"LITERAL_OPTIONS": literals}, tmp_path, **_REDACTED)
+    places = run(arguments, {"LITERAL_OPTIONS": literals}, tmp_path, **settings)
     refused = [line for line in places["plans"].decode().splitlines() if line.startswith("REFUSED ")]
     queries = ("read", "write", "stream read", "stream write")
     wanted = [(f"REFUSED {option}, {query}", error) for option, (_, error) in tries.items() for query in queries]

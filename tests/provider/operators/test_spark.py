@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
@@ -437,7 +437,88 @@ def test_load_request_has_the_interval(tmp_path: Path) -> None:
         spark.operator(interval=None, **more).execute({**context(), "ti": TaskInstance(dag_id="d", map_index=3)})
     request = spark.request
     assert {name: request[name] for name in more} == more
-    assert (request["run"], request["commits"]) == ("scheduled__2026-01-01.3", "/nowhere/.d.load.3.commits")
+    assert (request["run"], request["map_index"]) == ("scheduled__2026-01-01", 3)
+    assert re.fullmatch(r"/nowhere/\.d\.load\.[0-9a-f]{16}\.commits", request["commits"])
+
+
+# ---- commit log of since ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster")
+def test_load_commit_log_is_named_by_topic(tmp_path: Path) -> None:
+    def log(topic: str = "t", dag_id: str = "d", map_index: int = -1, **options: Any) -> str:
+        spark = Submitted(tmp_path / f"{time.monotonic_ns()}")
+        options = {"interval": None, "since": "last_success", **options}
+        with pytest.raises(AirflowException):
+            spark.operator(topic=topic, **options).execute(
+                {**context(), "ti": TaskInstance(dag_id=dag_id, map_index=map_index)}
+            )
+        return str(spark.request["commits"])
+
+    # In another run the list of the mapped tasks may be another one, or the task not mapped.
+    same = {log(map_index=index) for index in (-1, 0, 7)} | {log("persistent://public/default/t")}
+    assert len(same) == 1
+    others = [log("u"), log("t-partition-0"), log(dag_id="d.load"), log(output_path="/elsewhere/out")]
+    assert len({*same, *others}) == 5
+    assert len(Path(log(dag_id="d" * 250)).name) < 255
+    assert log(map_index=3, commits="/notes/log") == "/notes/log"
+    with pytest.raises(AirflowFailException, match="Invalid short topic name"):
+        Submitted(tmp_path / "wrong").operator(topic="a/b", interval=None, since="last_success").execute(context())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_load_over_connections_has_a_log_of_each(tmp_path: Path, connection: Callable[..., str]) -> None:
+    connection("eu", service_url="pulsar://127.0.0.1:1")
+    connection("us", service_url="pulsar://127.0.0.1:2")
+    spark, logs = Submitted(tmp_path), set()
+    with DAG("d", schedule=None, start_date=datetime(2026, 1, 1)):
+        partial = PulsarSparkLoadOperator.partial(
+            task_id="load", topic="t", output_path="/nowhere/out", since="last_success",
+            spark_environment=str(spark.environment),
+        )  # fmt: skip
+        mapped: Any = partial.expand(pulsar_conn_id=["eu", "us"])
+    for index, conn_id in ((0, "eu"), (1, "us"), (0, "us")):
+        with pytest.raises(AirflowException):
+            mapped.unmap({"pulsar_conn_id": conn_id}).execute(
+                {**context(), "ti": TaskInstance(dag_id="d", map_index=index)}
+            )
+        logs.add(spark.request["commits"])
+    assert len(logs) == 2
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("spark_local", "pulsar_conn")
+@pytest.mark.proves("A27")
+def test_mapped_since_goes_on_when_the_list_changes(
+    client: pulsar_native.Client, airflow_home: Path, tmp_path: Path, topic: NewTopic
+) -> None:
+    names = [topic(), topic()]
+    for name in names:
+        publish(client, name, range(5))
+    dag = dag_in(
+        airflow_home,
+        "load_of_a_list",
+        f"""
+        @task
+        def each(params, run_id):
+            folder = {str(tmp_path)!r} + "/run=" + params["run"]
+            return [dict(topic=name, output_path=folder + "-" + name.rpartition("/")[2]) for name in params["topics"]]
+
+        PulsarSparkLoadOperator.partial(
+            task_id="load", since="last_success", interval_start="2026-01-01", value_schema={SCHEMA!r}, conf={QUIET!r},
+            spark_environment={str(SPARK_ENVIRONMENT)!r}, allow_empty=True,
+        ).expand_kwargs(each())
+        """,
+    )
+
+    def run(run: str, topics: list[str]) -> list[int]:
+        done = dag.test(run_conf={"run": run, "topics": topics})
+        assert set(states_of(done).values()) == {"success"}, states_of(done)
+        return [len(rows(tmp_path / f"run={run}-{name.rpartition('/')[2]}")) for name in topics]
+
+    assert run("a", names[1:]) == [5]
+    publish(client, names[1], range(5, 7))
+    assert run("b", names) == [5, 2]
 
 
 @pytest.mark.usefixtures("cluster")
