@@ -44,7 +44,7 @@ def test_eager_wait_continues_on_loop(engine: Engine, monkeypatch: pytest.Monkey
         await asyncio.sleep(0)
         return found
 
-    def answered(call: Any) -> Any:
+    def answered(call: Any, **more: Any) -> Any:
         # Not before it waits.
         engine.call(waits.set_result, "answer")
         return run(call)
