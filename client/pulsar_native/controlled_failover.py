@@ -33,14 +33,14 @@ class ControlledClusterFailover(PolledServiceInfo):
     The client begins at the default service URL, asks the web service at once and then at each interval, and moves when
     the answer is another one: status 200 and a JSON object with `serviceUrl`, and perhaps `authPluginClassName` with
     `authParamsString` (as `Authentication` takes them) and `tlsTrustCertsFilePath`. What it leaves out is the client's
-    own. Any other answer, or none within 10 s, is logged, and the client stays where it is. https:// is verified with
+    own. Any other answer, or none within 10 s, is logged, and the client stays where it is. `https://` is verified with
     the system's trusted certificates; redirects are not followed.
 
     Picklable, except with headers as a mapping. Raises `InvalidUrl` for a malformed URL, `InvalidConfiguration` for
     arguments of another type or out of range.
 
     :param default_service_url: the service URL until the first answer.
-    :param url_provider: http:// or https:// URL of the web service.
+    :param url_provider: `http://` or `https://` URL of the web service.
     :param url_provider_header: HTTP headers of the request, such as one with a token; a mapping of str to str, or a
         plain function that returns one, called for each request, off the event loop. Default None: no headers.
     :param check_interval_ms: milliseconds between two requests, at least 1. Default 30000.

@@ -147,6 +147,17 @@ def test_consume_output_that_fails_acknowledges_nothing(cli: Cli, topic: NewTopi
     assert len(values(cli("consume", name, "-s", "s"))) == 2
 
 
+def test_consume_output_dash_is_standard_output(
+    cli: Cli, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = topic()
+    cli("publish", name, "--create-subscription", "s", "-m", "a")
+    found = cli("consume", name, "-s", "s", "-o", "-")
+    assert values(found) == ["a"] and found.err.startswith("consumed 1 message in ")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_consume_parquet_run_is_repeatable(cli: Cli, topic: NewTopic, tmp_path: Path) -> None:
     name, path = topic(), tmp_path / "day.parquet"
     cli("publish", name, "--create-subscription", "s", "-m", "a", "-m", "b")

@@ -164,12 +164,29 @@ def connection_of(options: argparse.Namespace, environment: Mapping[str, str]) -
             memory_limit_bytes=64 * 1024 * 1024,
         )
         made = Connection(config, (given("admin_url") or conf.get("webServiceUrl") or "").rstrip("/") or None)
+        _check_tls(options, made)
         admin = made.admin()  # Raises for a malformed URL, before anything is sent.
         if admin is not None:
             admin.close()
         return made
     except PulsarException as error:
         raise UsageError(str(error)) from error
+
+
+def _check_tls(options: argparse.Namespace, made: Connection) -> None:
+    """Refuse options for TLS where no URL has it: the connection would be plain text, silently.
+
+    Variables and a client.conf may be for other URLs as well.
+    """
+    from pulsar_native.service_url import ServiceUrl
+
+    given = [name for name in ("trust_certs", "cert", "key", "insecure") if getattr(options, f"tls_{name}")]
+    url = str(made.config.service_url)
+    if given and not ServiceUrl.parse(url).use_tls and not (made.admin_url or "").lower().startswith("https://"):
+        raise UsageError(
+            f"--tls-{given[0].replace('_', '-')} is for TLS, and the connection to {url} has none: give a URL with "
+            "pulsar+ssl:// or https://"
+        )
 
 
 def _authentication(

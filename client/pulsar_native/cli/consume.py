@@ -64,14 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     records.add_arguments(parser)
     group = parser.add_argument_group("file")
     add = group.add_argument
-    add("-o", "--output", metavar="FILE", help="a file instead of standard output, complete or not there; its manifest "
-        "is _FILE.manifest.json beside it")  # fmt: skip
+    add("-o", "--output", metavar="FILE", help="a file instead of standard output (-), complete or not there; its "
+        "manifest is _FILE.manifest.json beside it")  # fmt: skip
     add("--output-format", choices=FORMATS, help="default: parquet for a file that ends in .parquet, else jsonl")
     add("--max-messages-per-file", metavar="N", type=int, help="divide it into files FILE.part-00000.EXT and so on")
     add("--max-bytes-per-file", metavar="N", type=int, help="begin another such file at this size")
     add("--run", metavar="NAME", help="name of this run: a repetition under the same name has the same messages, and "
         "none twice (default: a new run each time)")  # fmt: skip
-    add("--if-exists", choices=IF_EXISTS, default="fail", help="a file that is not of this run (default fail)")
+    add("--if-exists", choices=IF_EXISTS, help="a file that is not of this run (default fail)")
     add("--state", metavar="FILE", help="local file that remembers entries consumed in part; one process at a time")
     add("--json", action="store_true", help="with --output: write the manifest to standard output, as JSON")
     group = parser.add_argument_group("messages that cannot be decoded")
@@ -88,6 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(command: Command) -> None:
     """Consume the batch; raises `UsageError`, `ConditionNotMet` and errors of the client and the file system."""
     options = command.options
+    if options.output == "-":
+        options.output = None
     match = filters.match_of(options)
     settings = _settings(command, match)
     with contextlib.ExitStack() as stack:
@@ -143,7 +145,7 @@ def _settings(command: Command, match: MessageFilter) -> ConsumeSettings:
         decode=options.decode,
         path=options.output,
         format=chosen,
-        if_exists=options.if_exists,
+        if_exists=options.if_exists or "fail",
         parts=_parts(options),
         on_error=options.on_error,
         dead_letters=DeadLetterOptions(options.subscription, dead_letter_topic=options.dead_letter_topic),
@@ -167,13 +169,15 @@ def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> No
     if options.output is None:
         given = [
             name
-            for name in ("output_format", "run", "json", "max_messages_per_file", "max_bytes_per_file")
+            for name in ("output_format", "run", "if_exists", "json", "max_messages_per_file", "max_bytes_per_file")
             if getattr(options, name)
         ]
         if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} needs --output")
-    elif options.shape != "jsonl" or options.format is not None:
-        raise UsageError("--as and --format are for standard output: a file has JSON lines or Parquet")
+            raise UsageError(f"--{given[0].replace('_', '-')} needs --output FILE")
+    elif options.shape != "jsonl" or options.format is not None or options.delimiter is not None:
+        raise UsageError("--as, --format and --delimiter are for standard output: a file has JSON lines or Parquet")
+    if options.dead_letter_topic is not None and options.on_error != "dead_letter":
+        raise UsageError("--dead-letter-topic needs --on-error dead_letter")
     if chosen == "parquet" and (not match.is_empty or options.decode != "auto" or options.on_error != "fail"):
         raise UsageError("Parquet has all messages as they were published: no filters, --decode or --on-error with it")
 

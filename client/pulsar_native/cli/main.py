@@ -26,24 +26,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One command: its module, and the names of its functions and examples there."""
+    """One command: its module, the names of its functions and examples there, and its argument that takes a list."""
 
     help: str
     module: str
     arguments: str = "add_arguments"
     run: str = "run"
     examples: str = "EXAMPLES"
+    words: str | None = "topics"
 
 
 COMMANDS = {
-    "publish": _Entry("publish messages from arguments, files or standard input", "publish"),
+    "publish": _Entry("publish messages from arguments, files or standard input", "publish", words="files"),
     "consume": _Entry("consume a bounded batch of a subscription to standard output or a file", "consume"),
     "tail": _Entry("show the last messages of topics, and follow them", "reading", "add_tail_arguments", "tail",
                    "TAIL_EXAMPLES"),
     "peek": _Entry("show the first messages of topics, or the next ones of a subscription", "reading",
                    "add_peek_arguments", "peek", "PEEK_EXAMPLES"),
     "lag": _Entry("show the backlog of subscriptions", "lag"),
-    "check": _Entry("check the connection to a cluster stage by stage", "check"),
+    "check": _Entry("check the connection to a cluster stage by stage", "check", words=None),
 }  # fmt: skip
 
 
@@ -119,12 +120,7 @@ def main(
 
     Raises SystemExit for `--help` and for arguments that the parser rejects.
     """
-    made = parser()
-    options, unknown = made.parse_known_args(arguments)
-    if unknown:
-        # `parse_args` would name the help of all commands.
-        made.prog = f"{made.prog} {options.command}"
-        made.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options = _parsed(arguments)
     # A closed standard error takes nothing, and the exit code says it all.
     console = _JobConsole(stderr or sys.stderr or io.StringIO(), quiet=options.quiet, verbose=options.verbose)
     command = Command(
@@ -139,6 +135,22 @@ def main(
     _flush_or_drop(command.stdout)
     console.clear()
     return code
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of a command, whose files or topics may stand between and after its options."""
+    made = parser()
+    # A list ends at the first option for argparse, and its `parse_intermixed_args` knows no commands.
+    options, rest = made.parse_known_args(arguments)
+    end = rest.index("--") if "--" in rest else len(rest)
+    words = COMMANDS[options.command].words
+    if rest and (words is None or any(word.startswith("-") and word != "-" for word in rest[:end])):
+        # `parse_args` would name the help of all commands.
+        made.prog = f"{made.prog} {options.command}"
+        made.error(f"unrecognized arguments: {' '.join(rest)}")
+    if words is not None:
+        setattr(options, words, [*getattr(options, words), *rest[:end], *rest[end + 1 :]])
+    return options
 
 
 def _process_stream(name: str, stream: TextIO | None) -> BinaryIO:

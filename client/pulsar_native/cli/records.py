@@ -35,19 +35,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", metavar="TEXT", help=r"format of a message instead, as kcat's: %%s value, %%k key, %%t topic, "
         r"%%p partition, %%i message id, %%T publish time and %%E event time in ms, %%h properties, %%n producer, "
         r"%%S and %%K length of value and key in bytes; \n \t \r \0 \\ \xHH")  # fmt: skip
-    add("--delimiter", metavar="TEXT", default=r"\n", help=r"after each value with --as value (default \n)")
+    add("--delimiter", metavar="TEXT", help=r"after each value with --as value (default \n)")
     add("--decode", choices=DECODERS, default="auto", help="value in JSON lines: auto (default: by the schema the "
         "message was published with; else text, or base64), json, text, bytes (base64)")  # fmt: skip
 
 
 def render_of(options: argparse.Namespace) -> Render:
     """Return the function from a message to its bytes; raises `UsageError` for a wrong format or delimiter."""
+    if options.delimiter is not None and options.shape != "value":
+        raise UsageError("--delimiter needs --as value")
     if options.format is not None:
         if options.shape != "jsonl":
             raise UsageError("give --format or --as, not both")
         return _formatted(options.format)
     if options.shape == "value":
-        delimiter = unescaped("--delimiter", options.delimiter)
+        delimiter = b"\n" if options.delimiter is None else unescaped("--delimiter", options.delimiter)
         return lambda message: message.data() + delimiter
     decoder: str = options.decode
     return lambda message: json_line(safe_record(message, decoder))

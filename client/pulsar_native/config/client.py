@@ -53,7 +53,7 @@ class ClientConfig(Config):
     :param concurrent_lookup_requests: number of lookups at a time, at least 1. Default 50000.
     :param stats_interval_in_seconds: seconds between two log records of statistics; 0 or less switches statistics off.
         Default 600.
-    :param use_tls: True encrypts broker connections although the service URL is http://. With other URLs the scheme
+    :param use_tls: True encrypts broker connections although the service URL is `http://`. With other URLs the scheme
         decides alone. Default False.
     :param tls_trust_certs_file_path: PEM file of trusted certificates; a replaced file is read again. Default None: the
         system's.

@@ -519,8 +519,17 @@ class _Attempt:
             "stored_ids": results.stored_ids(),
         }
         manifest["repeatable"] = self._on is True and results.is_repeatable()
-        shown = manifest | {"stored_ids": manifest["stored_ids"][:_SHOWN_IDS]}
-        self._log.warning("Publishing to %s ended early (%s): %s", self._options.topic, reason, shown)
+        counts = [f"{manifest[name]:,}" for name in ("stored", "duplicates", "failed", "unconfirmed")]
+        first = "" if manifest["first_error"] == reason else f". First error: {manifest['first_error']}"
+        self._log.warning(
+            "Publishing to %s ended early (%s): %s stored, %s duplicates dropped, %s failed, %s unconfirmed%s",
+            self._options.topic, reason, *counts, first,
+        )  # fmt: skip
+        if ids := manifest["stored_ids"]:
+            self._log.info(
+                "%s: the producer %s stored %s%s", self._options.topic, manifest["producer_name"],
+                ", ".join(ids[:_SHOWN_IDS]), ", …" if len(ids) > _SHOWN_IDS else "",
+            )  # fmt: skip
         self._keep(is_complete=is_complete)
         self._around.report(manifest)
         return manifest
@@ -570,6 +579,8 @@ class _Attempt:
         )  # fmt: skip
 
     def _reason(self, error: BaseException | None) -> str:
+        if isinstance(error, KeyboardInterrupt):
+            return "interrupted"
         if error is not None:
             return reason_of(error, self._around.redact, _REASON_LENGTH)
         if failed := self._results.failed:

@@ -135,11 +135,31 @@ def test_certificate_alone_authenticates() -> None:
         (["--token-file", "/t", "--token-env", "T"], "give one of --token-file and --token-env"),
         (["--auth-params-file", "/p"], "--auth-params-file needs --auth-plugin"),
         (["--auth-plugin", "token", "--auth-params-file", "/none"], "--auth-params-file: /none cannot be read"),
+        (
+            ["--tls-trust-certs", "/ca.pem"],
+            "--tls-trust-certs is for TLS, and the connection to pulsar://localhost:6650",
+        ),
+        (
+            ["--tls-cert", "/c", "--tls-key", "/k", "--url", "http://a:1"],
+            "--tls-cert is for TLS, .* http://a:1 has none",
+        ),
+        (["--tls-insecure", "--url", "pulsar://a", "--admin-url", "http://a:1"], "--tls-insecure is for TLS"),
     ],
 )
 def test_wrong_option_raises_usage_error(arguments: Sequence[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         made(*arguments)
+
+
+@pytest.mark.parametrize("urls", [["--url", "https://a:1"], ["--admin-url", "HTTPS://a:1"]], ids=["web", "admin"])
+def test_tls_option_needs_one_url_with_tls(urls: Sequence[str]) -> None:
+    assert made("--tls-insecure", *urls).config.tls_allow_insecure_connection
+
+
+def test_tls_of_variable_and_file_fits_any_url(tmp_path: Path) -> None:
+    path = conf(tmp_path, "tlsCertificateFilePath=/c.pem", "tlsKeyFilePath=/k.pem", "tlsAllowInsecureConnection=true")
+    found = made("--url", "pulsar://a:1", PULSAR_CLIENT_CONF=path, PULSAR_TLS_TRUST_CERTS="/ca.pem")
+    assert (found.config.service_url, found.config.tls_trust_certs_file_path) == ("pulsar://a:1", "/ca.pem")
 
 
 @pytest.mark.parametrize("option", ["--token", "--auth-params", "--password"])

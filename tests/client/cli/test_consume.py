@@ -30,6 +30,12 @@ from support.cli import run
         (["--max-seconds", "0"], "error: --max-seconds must be a number of at least 0.001, not 0"),
         (["--idle-seconds", "nan"], "--idle-seconds must be a number of at least 0.1, not nan"),
         (["--format", "%z"], "there is no %z"),
+        (["-o", "x", "--delimiter", ";"], "--as, --format and --delimiter are for standard output"),
+        (["--if-exists", "overwrite"], "--if-exists needs --output FILE"),
+        (["-o", "-", "--if-exists", "fail"], "--if-exists needs --output FILE"),
+        (["-o", "-", "--run", "a"], "--run needs --output FILE"),
+        (["--dead-letter-topic", "d"], "--dead-letter-topic needs --on-error dead_letter"),
+        (["--dead-letter-topic", "d", "--on-error", "skip"], "--dead-letter-topic needs --on-error dead_letter"),
     ],
 )
 def test_consume_wrong_arguments_exit_with_2(arguments: Sequence[str], words: str) -> None:

@@ -63,6 +63,49 @@ def test_unknown_argument_with_a_secret_is_not_repeated(capsys: pytest.CaptureFi
     assert "unrecognized arguments: --tokn ***\nsee python -m pulsar_native tail --help\n" in told
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("publish t --key-field id day.csv -q", ["day.csv"]),
+        ("publish t a -q b --key k - -v c", ["a", "b", "-", "c"]),
+        ("publish -q t --key k a -- -b --key", ["a", "-b", "--key"]),
+        ("publish t -m text -q", []),
+        ("tail a -n 1 b", ["a", "b"]),
+        ("tail -n 1 a b -- -c", ["a", "b", "-c"]),
+        ("peek a -s s b c", ["a", "b", "c"]),
+        ("lag a -s s b", ["a", "b"]),
+        ("consume -s s a -n 1 b --wait c", ["a", "b", "c"]),
+    ],
+)
+def test_words_between_options_belong_to_the_list(line: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command, *arguments = line.split()
+    called: list[argparse.Namespace] = []
+    entry = COMMANDS[command]
+    monkeypatch.setattr(f"pulsar_native.cli.{entry.module}.{entry.run}", lambda given: called.append(given.options))
+    assert main([command, *arguments], environment={}) == ExitCode.DONE
+    (options,) = called
+    assert getattr(options, entry.words or "") == words
+    assert getattr(options, "topic", "t") == "t"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tail a -n 1 b --bogus c", "b --bogus c"),
+        ("tail a -n 1 b --bogus -- c", "b --bogus -- c"),
+        ("publish t -q day.csv --bogus", "day.csv --bogus"),
+        ("check topic", "topic"),
+    ],
+)
+def test_unknown_argument_is_refused(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(line.split())
+    command = line.partition(" ")[0]
+    assert raised.value.code == ExitCode.USAGE
+    told = f"error: unrecognized arguments: {words}\nsee python -m pulsar_native {command} --help\n"
+    assert capsys.readouterr().err == told
+
+
 def test_missing_topic_of_publish_is_named_alone(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["publish"])

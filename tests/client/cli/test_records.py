@@ -78,6 +78,9 @@ def test_format_of_binary_key_and_no_key() -> None:
         (["--format", r"\q"], r"--format: there is no escape \\q"),
         (["--as", "value", "--delimiter", r"\q"], r"--delimiter: there is no escape \\q"),
         (["--format", "%s", "--as", "value"], "give --format or --as, not both"),
+        (["--delimiter", ";"], "--delimiter needs --as value"),
+        (["--as", "jsonl", "--delimiter", ""], "--delimiter needs --as value"),
+        (["--format", "%s", "--delimiter", ";"], "--delimiter needs --as value"),
     ],
 )
 def test_wrong_format_raises(arguments: Sequence[str], words: str) -> None:

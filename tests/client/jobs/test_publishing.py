@@ -176,7 +176,23 @@ def test_publish_stops_at_first_failure_and_reports() -> None:
     assert run.topic.messages == STORED[:4]
     (report,) = run.reports
     assert report["stored_ids"] == [f"7:{n}:-1:-1" for n in range(4)] and report["repeatable"]
-    assert "Publishing to t ended early (1 message failed)" in run.log.warnings[0]
+    (warning,) = run.log.warnings
+    counts = "4 stored, 0 duplicates dropped, 1 failed, 0 unconfirmed"
+    assert f"Publishing to t ended early (1 message failed): {counts}. First error: message 4: Mess" in warning
+    assert run.log.infos[-1] == "t: the producer me stored 7:0:-1:-1, 7:1:-1:-1, 7:2:-1:-1, 7:3:-1:-1"
+
+
+def test_publish_interrupted_logs_counts_alone() -> None:
+    def items() -> Iterator[str]:
+        yield from ITEMS[:3]
+        raise KeyboardInterrupt
+
+    run = Run()
+    with pytest.raises(KeyboardInterrupt):
+        run.publish(items())
+    counts = "3 stored, 0 duplicates dropped, 0 failed, 0 unconfirmed"
+    assert run.log.warnings == [f"Publishing to t ended early (interrupted): {counts}"]
+    assert run.reports[0]["first_error"] == "interrupted"
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
