@@ -23,6 +23,16 @@ def test_example_runs_and_prints(example: Example, broker: Broker) -> None:
     assert example.prints in done.stdout
 
 
+def test_transactions_page_names_brokers_without_them(default_broker: Broker) -> None:
+    (example,) = (
+        each for each in examples("client") if "new_transaction" in each.code and "transactions.md" in each.page
+    )
+    program = example.program(default_broker.service_url)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "OperationNotSupported: " in done.stderr.splitlines()[-1] and "Timeout" not in done.stderr
+
+
 def test_examples_cover_every_kind() -> None:
     found = [each for path in PAGES if path.exists() for each in read_page(path)]
     assert {"airflow", "spark", "client"} == {each.kind for each in found}

@@ -383,13 +383,13 @@ def orders(hour: datetime) -> list[dict[str, object]]:
     return [{"customer": f"c{hour:%H}-{index}", "amount": float(index)} for index in range(100)]
 
 
-def run_orders(stack: AirflowStack, dag_id: str, folder: Path) -> list[Run]:
-    """Run the printed DAG for both hours, each with its input file."""
+def run_orders(stack: AirflowStack, name: str, suffix: str, folder: Path) -> list[Run]:
+    """Run the printed DAG of this name for both hours, each with its input file."""
     runs = []
     for hour in HOURS:
         lines = [json.dumps(row) + "\n" for row in orders(hour)]
-        (folder / "data" / "orders" / f"{hour:%Y%m%dT%H%M%S}.jsonl").write_text("".join(lines))
-        runs.append(hourly_run(stack, dag_id, hour))
+        (folder / "data" / name / f"{hour:%Y%m%dT%H%M%S}.jsonl").write_text("".join(lines))
+        runs.append(hourly_run(stack, f"{name}{suffix}", hour))
         assert (runs[-1].xcom("publish")["count"], runs[-1].xcom("load")["rows"]) == (100, 100)
     return runs
 
@@ -404,7 +404,7 @@ def test_every_printed_dag_is_run() -> None:
     assert {page: block.dag_ids for page, block in PRINTED.items()} == {
         "README.md": ["orders", "clicks"],
         "docs/airflow-events.md": ["large-orders"],
-        "docs/airflow-operators.md": ["orders"],
+        "docs/airflow-operators.md": ["orders-audited"],
         "docs/getting-started/airflow.md": ["greetings"],
         "docs/getting-started/event-driven.md": ["paid-orders"],
     }
@@ -416,7 +416,7 @@ def test_readme_dags_run_as_printed(
     printed: Callable[[str], str], stack: AirflowStack, default_broker: Broker, tmp_path: Path
 ) -> None:
     suffix = printed("README.md")
-    run_orders(stack, f"orders{suffix}", tmp_path)
+    run_orders(stack, "orders", suffix, tmp_path)
     expected = sorted(str(row["customer"]) for hour in HOURS for row in orders(hour))
     assert customers(sorted((tmp_path / "warehouse" / "orders").glob("run=*"))) == expected
     # The other DAG loads what others publish, by the hour of the publish time.
@@ -438,9 +438,9 @@ def test_readme_dags_run_as_printed(
 @pytest.mark.proves("A27")
 def test_operators_page_dag_runs_as_printed(printed: Callable[[str], str], stack: AirflowStack, tmp_path: Path) -> None:
     suffix = printed("docs/airflow-operators.md")
-    runs = run_orders(stack, f"orders{suffix}", tmp_path)
+    runs = run_orders(stack, "orders-audited", suffix, tmp_path)
     expected = sorted(str(row["customer"]) for hour in HOURS for row in orders(hour))
-    assert customers(sorted((tmp_path / "warehouse" / "orders").glob("run=*"))) == expected
+    assert customers(sorted((tmp_path / "warehouse" / "orders-audited").glob("run=*"))) == expected
     audited = [json.loads(value) for run in runs for value in audit_values(run)]
     assert sorted(row["customer"] for row in audited) == expected
 

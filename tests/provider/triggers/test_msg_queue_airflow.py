@@ -54,7 +54,7 @@ def test_events_page_dag_runs_as_printed(
     printed = block.moved(tmp_path, suffix)
     (dag_id,) = printed.dag_ids
     stack.write_dag_file(dag_id, printed.text)
-    topic = f"persistent://public/default/orders{suffix}"
+    topic = f"persistent://public/default/large-orders{suffix}"
     # A new subscription begins at the end of its topic.
     wait(stack, "the subscription", lambda: subscribed(admin, topic))
     producer = client.create_producer(topic)
