@@ -47,7 +47,7 @@ def test_eager_wait_continues_on_loop(engine: Engine, monkeypatch: pytest.Monkey
     def answered(call: Any, **more: Any) -> Any:
         # Not before it waits.
         engine.call(waits.set_result, "answer")
-        return run(call)
+        return run(call, **more)
 
     monkeypatch.setattr(engine, "run", answered)
     assert engine.run_eager(work()) == "answer"
