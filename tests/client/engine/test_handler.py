@@ -239,12 +239,12 @@ async def test_closed_handler_does_not_reconnect(fake: FakeBroker, cores: Cores)
 
 
 async def test_request_time_out_names_option_and_handler(fake: FakeBroker, cores: Cores) -> None:
-    handler = Attached(cores(fake.url, operation_timeout_seconds=0.05))
+    handler = Attached(cores(fake.url, operation_timeout_seconds=0.5))
     await handler.open()
     request_id = handler.client.next_request_id()
     frame = commands.lookup("persistent://public/default/t", request_id, authoritative=False, listener_name=None)
     fake.answers[Kind.LOOKUP] = swallow
-    with pytest.raises(Timeout, match=r"the handler: .*operation_timeout_seconds \(0\.05\)") as caught:
+    with pytest.raises(Timeout, match=r"the handler: .*operation_timeout_seconds \(0\.5\)") as caught:
         await handler.ask(request_id, frame, handler.connections[0], pb.CommandLookupTopicResponse)
     assert caught.value.topic == "persistent://public/default/t"
 

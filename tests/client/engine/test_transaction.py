@@ -234,7 +234,7 @@ async def test_client_close_aborts_what_is_open(fake: FakeBroker, cores: Cores) 
 
 async def test_client_close_without_answer_gives_up(fake: FakeBroker, cores: Cores) -> None:
     Coordinators(fake)
-    core = cores(fake.url, operation_timeout_seconds=0.2)
+    core = cores(fake.url, operation_timeout_seconds=1.0)
     work = await core.new_transaction(60.0)
     fake.answers[Kind.END_TXN] = swallow
     await asyncio.wait_for(core.close(), 10)

@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.execution_time.timeout import timeout
 
+from airflow_provider_pulsar.exceptions import ArgumentRefused
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from airflow_provider_pulsar.sensors.message import MessageSensor
@@ -35,7 +36,6 @@ from airflow_provider_pulsar.sensors.topic import TopicSensor
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
 from pulsar_native import AdminClient, Client, Message
-from pulsar_native.exceptions import InvalidTopicName
 from pulsar_native.jobs.watching import STEP_ROWS, TopicCondition, TopicWatcher
 from support.brokers import Broker, NewTopic
 from support.tasks import StateStore, context_of, dag_in, define_connection, states_of, xcom_of
@@ -232,7 +232,7 @@ def test_sensor_permanent_error_fails_at_once(
     ):
         with pytest.raises(AirflowFailException, match=kind):
             sensor(topic(), timeout=60, pulsar_conn_id=conn, **options).execute(context_of())
-    with pytest.raises(InvalidTopicName):
+    with pytest.raises(ArgumentRefused, match="Invalid short topic name"):
         sensor("a/b", timeout=60, **options)
     templated = sensor("{{ params.topic }}", timeout=60, **options)
     templated.topic = "a/b"
