@@ -536,15 +536,20 @@ def at_least(minimum: int, name: str, given: Mapping[str, str], default: str) ->
     return value
 
 
+# Columns by the values of includeMetadata.
+_METADATA = {"true": DEFAULT_COLUMNS[1:], "false": (), "all": SOURCE_COLUMNS[1:]}
+
+
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns in order: those of `columns`, else value and the columns of includeMetadata.
 
     Where values are decoded, `ALL_FIELDS` stands for the columns of the value, which are not known yet.
     """
     if "columns" not in given:
-        wanted = given.get("includeMetadata", "true").strip().lower()
-        is_all = wanted == "all"
-        metadata = SOURCE_COLUMNS[1:] if is_all else DEFAULT_COLUMNS[1:] if flag("includeMetadata", wanted) else ()
+        wanted = given.get("includeMetadata", "true")
+        metadata = _METADATA.get(wanted.strip().lower())
+        if metadata is None:
+            raise InvalidConfiguration(f"includeMetadata must be true, false or all, not {wanted[:60]!r}")
         return ("value" if ValueOptions.parse(given) is None else ALL_FIELDS, *metadata)
     if "includeMetadata" in given:
         raise InvalidConfiguration("Give columns or includeMetadata, not both")

@@ -132,7 +132,7 @@ def test_options_choose_columns(extra: dict[str, str], columns: tuple[str, ...])
         ({**MINIMUM, "columns": "value,__kye"}, "no column '__kye'; did you mean __key"),
         ({**MINIMUM, "columns": "value,value"}, "named twice"),
         ({**MINIMUM, "columns": "value", "includeMetadata": "true"}, "not both"),
-        ({**MINIMUM, "includeMetadata": "some"}, "includeMetadata must be true or false"),
+        ({**MINIMUM, "includeMetadata": "some"}, "includeMetadata must be true, false or all"),
         ({**MINIMUM, "admin.url": "localhost:8080"}, "admin.url must be http://"),
         ({**MINIMUM, "pulsar.client.connectionTimeoutMs": "0"}, "connection_timeout_ms must be at least 1"),
         ({**MINIMUM, "pulsar.client.useTls": "1"}, "pulsar.client.useTls must be true or false"),
