@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -67,6 +68,12 @@ _OWN_OPTIONS = {
 }
 # Characters of the names of DAG and task in that of the commit log, which a file system limits.
 _READABLE = 100
+# In a template: what differs between the runs of a DAG.
+_OF_RUN = re.compile(
+    r"""\{[{%][^}]*?(?<![\w.'"])(?:ds|ts|ds_nodash|ts_nodash|ts_nodash_with_tz|run_id|logical_date|prev_\w+"""
+    r"""|data_interval_(?:start|end)|triggering_asset_events"""
+    r"""|(?:ti|task_instance|dag_run)\.(?!dag_id\b|task_id\b)\w+)\b"""
+)
 _PATHS = ("output_path", "commits", "manifest", "spark_environment")
 _TEXTS = ("topic", *_PATHS, "subscription", "table", "replace_where", "value_schema", "corrupt_column")
 
@@ -233,6 +240,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
                 setattr(self, name, os.fspath(path))
         self._given = Given(self, "commits", "subscription", "manifest", "table", "replace_where", "spark_environment")
         self._check_texts(is_rendered=False)
+        self._check_log_folder()
         self._refuse_pulsar_secrets()
         self._bounds(is_rendered=False)
 
@@ -379,6 +387,18 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             if (value is not None or name in ("topic", "output_path")) and (is_rendered or is_known(value)):
                 validation.text(name, value)
 
+    def _check_log_folder(self) -> None:
+        """Raise if the default commit log of `since` would lie in another folder in each run, and so be a new one."""
+        if not self.since or self.commits is not None or not isinstance(self.output_path, str):
+            return
+        folder = _folder_of(self.output_path)
+        if found := _OF_RUN.search(folder):
+            validation.refuse(
+                f"since={self.since!r} keeps its commit log in the folder of the outputs, {folder!r}, which "
+                f"{found[0].strip('{% ')!r} makes another one in each run: each would load everything again. Give "
+                "commits a folder that stays"
+            )
+
     def _refuse_pulsar_secrets(self) -> None:
         super()._refuse_pulsar_secrets()
         options = self.source_options
@@ -440,8 +460,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
     def _commits(self) -> str:
         if self.commits:
             return self.commits
-        folder = self.output_path.rstrip("/").rpartition("/")[0]
-        return f"{folder}/.{self._identity['log']}.commits"
+        return f"{_folder_of(self.output_path)}/.{self._identity['log']}.commits"
 
     def _log_name(self, dag_id: str) -> str:
         """Return the name of the default commit log: that of what is loaded, in every run and mapped or not.
@@ -602,6 +621,10 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         # Without a hook nothing was started.
         if self._hook is not None:
             super().on_kill()
+
+
+def _folder_of(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0]
 
 
 def _names(name: str, value: Any) -> list[str]:

@@ -466,6 +466,41 @@ def test_load_commit_log_is_named_by_topic(tmp_path: Path) -> None:
         Submitted(tmp_path / "wrong").operator(topic="a/b", interval=None, since="last_success").execute(context())
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "/w/{{ ds }}",
+        "/w/{{ macros.ds_add(ds, 1) }}/a",
+        "{{ data_interval_start | ts }}",
+        "/w/run={{ run_id }}",
+        "/w/{% if logical_date %}a{% endif %}",
+        "/w/{{ ti.map_index }}",
+        "/w/{{ dag_run.conf['folder'] }}",
+    ],
+)
+def test_load_log_in_a_folder_of_the_run_raises(folder: str) -> None:
+    since = {"task_id": "load", "topic": "t", "since": "last_success", "output_path": f"{folder}/out"}
+    with pytest.raises(ValueError, match="another one in each run: each would load everything again"):
+        PulsarSparkLoadOperator(**since)
+    PulsarSparkLoadOperator(**since, commits="/w/.log")
+    PulsarSparkLoadOperator(**{**since, "since": None, "interval": "all"})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/w/run={{ run_id }}",
+        "/w/{{ ds }}/",
+        "{{ var.value.ds }}/out",
+        "{{ var.json['ts'] }}/out",
+        "/w/{{ dag.dag_id }}/{{ ti.task_id }}/{{ ds }}",
+        "/w/ds/{{ params.run_id }}/out",
+    ],
+)
+def test_load_log_in_a_folder_that_stays(path: str) -> None:
+    PulsarSparkLoadOperator(task_id="load", topic="t", since="last_success", output_path=path)
+
+
 @pytest.mark.usefixtures("cluster")
 def test_load_over_connections_has_a_log_of_each(tmp_path: Path, connection: Callable[..., str]) -> None:
     connection("eu", service_url="pulsar://127.0.0.1:1")
