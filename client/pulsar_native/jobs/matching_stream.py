@@ -28,6 +28,7 @@ from pulsar_native.jobs.codecs import WriterSchema, decode
 from pulsar_native.jobs.consume_options import DECODERS
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, check_persistent, copied_options, dead_letter_properties
 from pulsar_native.jobs.failures import explain, reason_of
+from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matched_value import matched_value
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
@@ -159,8 +160,7 @@ class MatchingStream:
         self._redact = redact
         self._reads_value = options.payload == "value" or self._match.needs_value or predicate is not None
         self._client: Client | None = None
-        # Service URL of the cluster that the subscription was made in, or found.
-        self._attached_to: str | None = None
+        self._subscription = FirstSubscription(options.initial_position)
         self._producers: dict[str, Producer[Any]] = {}
         self._unsettled: dict[Key, Delivery] = {}
         self._room = asyncio.Event()
@@ -193,7 +193,7 @@ class MatchingStream:
 
     async def _connected(self) -> AsyncGenerator[tuple[dict[str, Any] | None, Delivery], None]:
         self._client = await self._connect()
-        consumer = await self._subscribe(self._client)
+        consumer = await self._subscription.consumer(self._client, self._subscribe)
         self._next_check = time.monotonic() + _CHECK_SECONDS
         self._log.info(
             "Receiving from %s by the subscription %s", ", ".join(consumer.topics()), self._options.subscription
@@ -236,20 +236,8 @@ class MatchingStream:
             self._room.clear()
             await self._room.wait()
 
-    async def _subscribe(self, client: Client) -> Consumer[Any]:
-        from pulsar_native import InitialPosition
-
-        url = (await client.get_service_info()).service_url
-        if self._options.initial_position == "latest" and self._attached_to != url:
-            # Makes the subscription at the end of the topics. The consumer that stays must not do that: it subscribes
-            # again by itself, also to a topic that was made again meanwhile, of which it would miss what precedes.
-            consumer = await self._consumer(client, InitialPosition.Latest, start_paused=True)
-            await consumer.close()
-        self._attached_to = url
-        return await self._consumer(client, InitialPosition.Earliest)
-
-    async def _consumer(
-        self, client: Client, initial_position: InitialPosition, *, start_paused: bool = False
+    async def _subscribe(
+        self, client: Client, initial_position: InitialPosition, *, start_paused: bool
     ) -> Consumer[Any]:
         from pulsar_native import ConsumerType, MultiplierRedeliveryBackoff
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.consume_options import DECODERS, INITIAL_POSITIONS, SUBSCRIPTION_TYPES
 from pulsar_native.jobs.failures import explain
+from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matching import MessageMatch
 
 if TYPE_CHECKING:
@@ -100,8 +101,7 @@ class MessageWatcher:
         self._match = MessageMatch(wanted.match)
         self._owner: Client | None = None
         self._consumer: Consumer[Any] | None = None
-        # Service URL of the cluster that the subscription was made in, or found.
-        self._attached_to: str | None = None
+        self._subscription = FirstSubscription(wanted.initial_position)
         self._checked = 0
 
     async def look(self, client: Client, /) -> dict[str, Any] | None:
@@ -145,22 +145,13 @@ class MessageWatcher:
         self.seen = explain(error, action=f"looking at {self.wanted.topic}", stage=self.stage) + before
 
     async def _opened(self, client: Client) -> Consumer[Any]:
-        from pulsar_native import InitialPosition
-
         if self._consumer is None or self._owner is not client:
-            url = (await client.get_service_info()).service_url
-            if self.wanted.initial_position == "latest" and self._attached_to != url:
-                # Makes the subscription at the end of the topic. The consumer that stays must not do that: it
-                # subscribes again by itself, also to a topic that was made again, of which it would miss the beginning.
-                first = await self._subscribed(client, InitialPosition.Latest, start_paused=True)
-                await first.close()
-            self._attached_to = url
-            self._consumer = await self._subscribed(client, InitialPosition.Earliest)
+            self._consumer = await self._subscription.consumer(client, self._subscribe)
             self._owner, self._checked = client, 0
         return self._consumer
 
-    async def _subscribed(
-        self, client: Client, initial_position: InitialPosition, *, start_paused: bool = False
+    async def _subscribe(
+        self, client: Client, initial_position: InitialPosition, *, start_paused: bool
     ) -> Consumer[Any]:
         from pulsar_native.jobs.codecs import WriterSchema
 
