@@ -526,9 +526,9 @@ def test_load_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixt
         ("a Java trace: SparkException: [FAILED_READ_FILE.X] why\n\tat org", load.FAILED, "[FAILED_READ_FILE.X] why"),
         (
             "… PythonException: [PYTHON_EXCEPTION] …: Traceback (most recent call last):\n"
-            '  File "/x.py", line 1, in f\n    g()\n    ~^^\nOSError: no room\n SQLSTATE: 38000\n\tat org',
+            '  File "/x.py", line 1, in f\n    g()\n    ~^^\nOSError: no space\n SQLSTATE: 38000\n\tat org',
             load.FAILED,
-            "OSError: no room",
+            "OSError: no space",
         ),
         ("", load.FAILED, "RuntimeError"),
     ],

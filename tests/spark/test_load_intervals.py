@@ -319,59 +319,51 @@ def test_commit_log_of_another_topic_raises(chain: Chain, publish: Publish, topi
         chain.run("b", {"topic": other})
 
 
-@pytest.mark.parametrize("point", ["write", "count_rows", "publish"])
-def test_two_loads_of_one_interval_leave_it_whole(
-    spark: SparkSession,
-    broker: Broker,
-    tmp_path: Path,
-    topic: NewTopic,
-    publish: Publish,
-    monkeypatch: pytest.MonkeyPatch,
-    point: str,
-) -> None:
+@pytest.fixture
+def load_five(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish
+) -> Callable[[], Any]:
+    """Give the load of an interval with five rows."""
     name = topic()
     publish(name, texts(0, 5))
     source = {"topic": name, "startingOffsets": "earliest", "endingTime": str(int(time.time() * 1000) + 1000)}
-    plain: Callable[..., Any] = getattr(Output, point)
+    return lambda: bounded(spark, broker, tmp_path, source)
 
-    def overtaken(self: Output, *arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(Output, point, plain)
-        assert bounded(spark, broker, tmp_path, source).rows == 5
-        return plain(self, *arguments, **options)
 
-    monkeypatch.setattr(Output, point, overtaken)
+def overtake(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, load_five: Callable[[], Any]) -> None:
+    """Have the same load run as a whole just before the next call of a function."""
+    plain: Callable[..., Any] = getattr(owner, name)
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, plain)
+        assert load_five().rows == 5
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, overtaken)
+
+
+@pytest.mark.parametrize("point", ["write", "count_rows", "publish"])
+def test_two_loads_of_one_interval_leave_it_whole(
+    spark: SparkSession, load_five: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    overtake(monkeypatch, Output, point, load_five)
     if point == "write":
-        assert bounded(spark, broker, tmp_path, source).rows == 5
+        assert load_five().rows == 5
     else:
         # What the slower one had staged was removed by the other: it fails, and what is in place stays.
         with pytest.raises(Exception, match=r"is gone|does not exist|PATH_NOT_FOUND"):
-            bounded(spark, broker, tmp_path, source)
+            load_five()
     values = [bytes(row["value"]).decode() for row in spark.read.parquet(f"file://{tmp_path}/out").collect()]
     assert sorted(values) == texts(0, 5)
     assert not list(tmp_path.glob(".out.writing*"))
 
 
 def test_load_overtaken_while_writing_says_so(
-    spark: SparkSession,
-    broker: Broker,
-    tmp_path: Path,
-    topic: NewTopic,
-    publish: Publish,
-    monkeypatch: pytest.MonkeyPatch,
+    load_five: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = topic()
-    publish(name, texts(0, 5))
-    source = {"topic": name, "startingOffsets": "earliest", "endingTime": str(int(time.time() * 1000) + 1000)}
-    plain = parquet_writer._write_splits
-
-    def overtaken(*arguments: Any) -> list[str]:
-        monkeypatch.setattr(parquet_writer, "_write_splits", plain)
-        assert bounded(spark, broker, tmp_path, source).rows == 5
-        return plain(*arguments)
-
-    monkeypatch.setattr(parquet_writer, "_write_splits", overtaken)
+    overtake(monkeypatch, parquet_writer, "_write_splits", load_five)
     with pytest.raises(OSError, match=r"is gone: another load into the same path ended at the same time"):
-        bounded(spark, broker, tmp_path, source)
+        load_five()
     assert not list(tmp_path.glob(".out.writing*"))
 
 

@@ -3,8 +3,9 @@
 Rules: asyncio only, no thread. The subscription is the one place that knows which messages were handed over before: it
 is created if it does not exist, and stays. The message found is not acknowledged here but by `acknowledge_found`, once
 its receiver has it; until then the broker delivers it again to whoever consumes next. Messages that do not match are
-left unacknowledged, or acknowledged, as told. `initial_position` is that of a watcher's first look in a cluster: where
-the subscription is missing later, as in a topic that was made again, it begins at the first message.
+left unacknowledged, or acknowledged, by the condition's `unmatched`. `initial_position` is that of a watcher's first
+look in a cluster: where the subscription is missing later, as in a topic that was made again, it begins at the first
+message.
 """
 
 from __future__ import annotations

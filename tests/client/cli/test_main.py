@@ -102,8 +102,8 @@ def test_unknown_argument_is_refused(line: str, words: str, capsys: pytest.Captu
         main(line.split())
     command = line.partition(" ")[0]
     assert raised.value.code == ExitCode.USAGE
-    told = f"error: unrecognized arguments: {words}\nsee python -m pulsar_native {command} --help\n"
-    assert capsys.readouterr().err == told
+    printed = f"error: unrecognized arguments: {words}\nsee python -m pulsar_native {command} --help\n"
+    assert capsys.readouterr().err == printed
 
 
 def test_missing_topic_of_publish_is_named_alone(capsys: pytest.CaptureFixture[str]) -> None:
