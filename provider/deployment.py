@@ -18,8 +18,10 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 VARIABLE = "pulsar_deployment_id"
-# Longer than it takes from finding no id to storing one.
+# Shortest wait for ids that others store: longer than it takes from finding no id to storing one.
 _SETTLE_SECONDS = 2.0
+# The wait, where that took long here: it takes others as long.
+_SETTLE_TIMES = 3
 _VALID = re.compile(r"[\w.-]{1,64}")
 _DESCRIPTION = (
     "Id of this Airflow in the names of Pulsar producers and subscriptions. Do not copy it to another Airflow, and do "
@@ -40,10 +42,8 @@ def deployment_id(of_connection: str | None) -> str:
         return _checked(configured, "[pulsar] deployment_id of Airflow's configuration")
     try:
         found = Variable.get(VARIABLE, default=None)
-        if not found:
-            Variable.set(VARIABLE, uuid.uuid4().hex[:16], description=_DESCRIPTION)
-            # Others may create one at the same moment, each its own: the last one stored is for all of them.
-            time.sleep(_SETTLE_SECONDS)
+        if found is None:
+            _create()
             found = Variable.get(VARIABLE)
     except Exception as error:
         raise AirflowException(
@@ -52,6 +52,18 @@ def deployment_id(of_connection: str | None) -> str:
             "Airflow's configuration"
         ) from error
     return _checked(str(found), f"the variable {VARIABLE}")
+
+
+def _create() -> None:
+    """Store a random id unless there is one; raises Airflow's error if that cannot be known."""
+    started = time.monotonic()
+    # A variable that cannot be read just now is not found by `get`, as one that does not exist. Another id in its place
+    # would cost every watcher its subscription, and every publishing task its record.
+    if VARIABLE in Variable.keys(prefix=VARIABLE):
+        return
+    Variable.set(VARIABLE, uuid.uuid4().hex[:16], description=_DESCRIPTION)
+    # Others may create one at the same moment, each its own: the last one stored is for all of them.
+    time.sleep(max(_SETTLE_SECONDS, _SETTLE_TIMES * (time.monotonic() - started)))
 
 
 def _checked(found: str, where: str) -> str:

@@ -242,7 +242,8 @@ def watch_and_kill(
     assert sum(watched.split()) == TRIGGERS and len(watched.split()) == 2
     # One trigger and one consumer serve all assets that are watched alike.
     many = watched.subscription(f"many{min(map(str, range(MANY)))}")
-    assert len(many["consumers"]) == 1 and len(watched.subscriptions()) == len(MATCHES) + 1
+    assert len(many["consumers"]) == 1
+    assert len(found := sorted(watched.subscriptions())) == len(MATCHES) + 1, found
     watched.kill_between_receive_and_store(published, 150)
     published.publish(50)
     published.rare(1)
