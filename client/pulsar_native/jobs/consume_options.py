@@ -5,12 +5,15 @@ Pure values, no I/O; names are those of `ConsumeSettings`, and of the limits of 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch_output import IF_EXISTS
 from pulsar_native.jobs.formats import FORMATS
 from pulsar_native.jobs.message_handling import ON_ERROR
+
+if TYPE_CHECKING:
+    from pulsar_native import ConsumerType, InitialPosition
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 INITIAL_POSITIONS = ("earliest", "latest")
@@ -41,3 +44,22 @@ def checked(name: str, value: Any) -> Any:
         validation.number(name, value, _LEAST[name])
         return value
     return validation.whole(name, value)
+
+
+def consumer_type_of(name: str) -> ConsumerType:
+    """Return the client's value of a `subscription_type`."""
+    from pulsar_native import ConsumerType
+
+    return {
+        "exclusive": ConsumerType.Exclusive,
+        "shared": ConsumerType.Shared,
+        "failover": ConsumerType.Failover,
+        "key_shared": ConsumerType.KeyShared,
+    }[name]
+
+
+def initial_position_of(name: str) -> InitialPosition:
+    """Return the client's value of an `initial_position`."""
+    from pulsar_native import InitialPosition
+
+    return InitialPosition.Earliest if name == "earliest" else InitialPosition.Latest

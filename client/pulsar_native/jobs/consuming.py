@@ -24,7 +24,8 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import completed
 from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
-from pulsar_native.jobs.consume_options import CHECKED, checked
+from pulsar_native.jobs.busy import when_free
+from pulsar_native.jobs.consume_options import CHECKED, checked, consumer_type_of, initial_position_of
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
 from pulsar_native.jobs.failures import JobRefused, reason_of
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.interfaces import BatchSink, JobLog, JobState
 
 _SLICE_MS = 200
-# Limit of the wait for the broker to drop the consumer of an earlier try.
-_BUSY_SECONDS = 30.0
 ORDERED = ("exclusive", "failover")
 _NOT_STORED = (
     "it stores no messages, so a batch of it has no end and cannot be delivered again; use a persistent topic, or "
@@ -497,45 +496,36 @@ class ConsumeJob:
         return consumers
 
     def _consumer(self, topic: str | re.Pattern[str]) -> Consumer:
-        from pulsar_native import ConsumerBusy, ConsumerType, InitialPosition
         from pulsar_native.jobs.codecs import WriterSchema
 
         settings = self._settings
-        kinds = {
-            "exclusive": ConsumerType.Exclusive,
-            "shared": ConsumerType.Shared,
-            "failover": ConsumerType.Failover,
-            "key_shared": ConsumerType.KeyShared,
-        }
-        earliest = settings.initial_position == "earliest"
-        deadline = time.monotonic() + _BUSY_SECONDS
-        told = False
-        while True:
-            try:
-                return self._client.subscribe(
-                    topic,
-                    settings.subscription,
-                    consumer_type=kinds[settings.subscription_type],
-                    initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
-                    schema=WriterSchema() if settings.format == "jsonl" and settings.decode == "auto" else None,
-                    consumer_name=settings.consumer_name,
-                    properties=dict(settings.properties),
-                    # The batch may end inside an entry, whose rest only must be redelivered.
-                    batch_index_ack_enabled=True,
-                    ack_receipt_enabled=True,
-                    crypto_key_reader=settings.key_reader,
-                )
-            except ConsumerBusy:
-                self._calls.check()
-                if time.monotonic() > deadline:
-                    raise
-                if not told:
-                    told = True
-                    self._log.info(
-                        "Another consumer, perhaps of an earlier try, holds the subscription %s: waiting up to %d s",
-                        settings.subscription, _BUSY_SECONDS,
-                    )  # fmt: skip
-                time.sleep(0.5)
+        return when_free(
+            lambda: self._client.subscribe(
+                topic,
+                settings.subscription,
+                consumer_type=consumer_type_of(settings.subscription_type),
+                initial_position=initial_position_of(settings.initial_position),
+                schema=WriterSchema() if settings.format == "jsonl" and settings.decode == "auto" else None,
+                consumer_name=settings.consumer_name,
+                properties=dict(settings.properties),
+                # The batch may end inside an entry, whose rest only must be redelivered.
+                batch_index_ack_enabled=True,
+                ack_receipt_enabled=True,
+                crypto_key_reader=settings.key_reader,
+            ),
+            self._log_busy,
+            self._goes_on,
+        )
+
+    def _log_busy(self, seconds: float) -> None:
+        self._log.info(
+            "Another consumer, perhaps of an earlier try, holds the subscription %s: waiting up to %d s",
+            self._settings.subscription, seconds,
+        )  # fmt: skip
+
+    def _goes_on(self) -> bool:
+        self._calls.check()
+        return True
 
     # ---- a new batch -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import topic_setup, validation
+from pulsar_native.jobs.busy import when_free
 from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
 from pulsar_native.jobs.failures import JobRefused, counted, is_permanent, reason_of, text_of
 from pulsar_native.jobs.publication import (
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.interfaces import JobLog, JobState
     from pulsar_native.jobs.sources import MessageMapping, MessageParts, Source
 
-# Limit of the wait for the broker to drop the producer of the try before.
-_BUSY_SECONDS = 30.0
 _PENDING = 20_000
 _SHOWN_IDS = 20
 _REASON_LENGTH = 1000
@@ -334,38 +333,38 @@ class _Attempt:
 
     def _open_producer(self) -> Producer:
         from pulsar_native import CompressionType, DefaultCryptoKeyReader
-        from pulsar_native.exceptions import ProducerBusy
 
         options = self._options
         keys = dict(options.encryption_keys)
         kinds = {kind.name.lower(): kind for kind in CompressionType}
-        deadline = time.monotonic() + _BUSY_SECONDS
-        while True:
-            try:
-                return self._client.create_producer(
-                    options.topic,
-                    producer_name=self.producer_name,
-                    schema=self._job._codec.to_register,
-                    send_timeout_millis=round(options.send_timeout_seconds * 1000),
-                    compression_type=kinds[options.compression],
-                    # The client has one or the other.
-                    batching_enabled=options.batching and not options.chunking,
-                    chunking_enabled=options.chunking,
-                    encryption_keys=list(keys),
-                    crypto_key_reader=DefaultCryptoKeyReader(public_keys=keys) if keys else None,
-                    batching_max_messages=options.batching_max_messages,
-                    batching_max_allowed_size_in_bytes=options.batching_max_bytes,
-                    max_pending_messages=_PENDING,
-                    block_if_queue_full=True,
-                    properties=dict(options.properties),
-                    # The partition of a message must not change during the publication.
-                    auto_update_partitions=False,
-                )
-            except ProducerBusy:
-                if self.producer_name is None or self._around.killed() or time.monotonic() > deadline:
-                    raise
-                self._log.info("The producer of an earlier try is still connected; waiting for the broker to drop it")
-                time.sleep(1)
+
+        def create() -> Producer:
+            return self._client.create_producer(
+                options.topic,
+                producer_name=self.producer_name,
+                schema=self._job._codec.to_register,
+                send_timeout_millis=round(options.send_timeout_seconds * 1000),
+                compression_type=kinds[options.compression],
+                # The client has one or the other.
+                batching_enabled=options.batching and not options.chunking,
+                chunking_enabled=options.chunking,
+                encryption_keys=list(keys),
+                crypto_key_reader=DefaultCryptoKeyReader(public_keys=keys) if keys else None,
+                batching_max_messages=options.batching_max_messages,
+                batching_max_allowed_size_in_bytes=options.batching_max_bytes,
+                max_pending_messages=_PENDING,
+                block_if_queue_full=True,
+                properties=dict(options.properties),
+                # The partition of a message must not change during the publication.
+                auto_update_partitions=False,
+            )
+
+        if self.producer_name is None:
+            return create()
+        return when_free(create, self._log_busy, lambda: not self._around.killed())
+
+    def _log_busy(self, seconds: float) -> None:
+        self._log.info("The producer of an earlier try is still connected: waiting up to %d s", seconds)
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,19 @@ message.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsar_native.jobs import validation
-from pulsar_native.jobs.consume_options import DECODERS, INITIAL_POSITIONS, SUBSCRIPTION_TYPES
+from pulsar_native.jobs.busy import when_free
+from pulsar_native.jobs.consume_options import (
+    DECODERS,
+    INITIAL_POSITIONS,
+    SUBSCRIPTION_TYPES,
+    consumer_type_of,
+    initial_position_of,
+)
 from pulsar_native.jobs.failures import explain
 from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matching import MessageMatch
@@ -25,7 +31,7 @@ from pulsar_native.jobs.matching import MessageMatch
 if TYPE_CHECKING:
     from pulsar_native import Client as SyncClient
     from pulsar_native import Consumer as SyncConsumer
-    from pulsar_native import ConsumerType, InitialPosition, Message
+    from pulsar_native import InitialPosition, Message
     from pulsar_native.asyncio import Client, Consumer
     from pulsar_native.jobs.id_ranges import TopicRanges
 
@@ -34,8 +40,6 @@ UNMATCHED = ("keep", "acknowledge")
 _WAIT_MS = 500
 # Messages checked before other tasks of the loop run, and acknowledged at once.
 _STEP = 100
-# Limit of the wait for the broker to drop the consumer that found the message.
-_BUSY_SECONDS = 30.0
 # Limit of the wait for a message that is to be acknowledged, and messages that the broker sends ahead.
 _ARRIVAL_MS = 5_000
 _QUEUE = 1_000
@@ -159,7 +163,7 @@ class MessageWatcher:
         return await client.subscribe(
             self.wanted.topic,
             self.wanted.subscription,
-            consumer_type=_consumer_type(self.wanted.subscription_type),
+            consumer_type=consumer_type_of(self.wanted.subscription_type),
             initial_position=initial_position,
             start_paused=start_paused,
             schema=WriterSchema(),
@@ -206,23 +210,6 @@ def _tested(message: Message, record: Mapping[str, Any]) -> Any:
         return record["value"]
 
 
-def _consumer_type(name: str) -> ConsumerType:
-    from pulsar_native import ConsumerType
-
-    return {
-        "exclusive": ConsumerType.Exclusive,
-        "shared": ConsumerType.Shared,
-        "failover": ConsumerType.Failover,
-        "key_shared": ConsumerType.KeyShared,
-    }[name]
-
-
-def _initial_position(name: str) -> InitialPosition:
-    from pulsar_native import InitialPosition
-
-    return InitialPosition.Earliest if name == "earliest" else InitialPosition.Latest
-
-
 def acknowledge_found(
     client: SyncClient,
     wanted: MessageCondition,
@@ -237,28 +224,21 @@ def acknowledge_found(
     acknowledgement may be a repetition. A subscription that was deleted meanwhile is made again as a look makes it. The
     client must be of the cluster of the client that found the message.
     """
-    from pulsar_native.exceptions import ConsumerBusy
     from pulsar_native.jobs.batch import acknowledge
 
     # Elsewhere the message can be on its way to another consumer, and is not delivered here though nobody has it.
     is_checked = before is not None and wanted.subscription_type == "exclusive"
-    deadline = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            consumer = client.subscribe(
-                str(found["topic"]),
-                wanted.subscription,
-                consumer_type=_consumer_type(wanted.subscription_type),
-                initial_position=_initial_position(wanted.initial_position),
-                receiver_queue_size=_QUEUE if is_checked else 0,
-                batch_index_ack_enabled=True,
-                ack_receipt_enabled=True,
-            )
-            break
-        except ConsumerBusy:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
+    consumer = when_free(
+        lambda: client.subscribe(
+            str(found["topic"]),
+            wanted.subscription,
+            consumer_type=consumer_type_of(wanted.subscription_type),
+            initial_position=initial_position_of(wanted.initial_position),
+            receiver_queue_size=_QUEUE if is_checked else 0,
+            batch_index_ack_enabled=True,
+            ack_receipt_enabled=True,
+        )
+    )
     is_left = is_checked and not _arrives(consumer, found[IDS])
     if not is_left:
         if before is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
-from pulsar_native.jobs import consuming
+from pulsar_native.jobs import busy, consuming
 from pulsar_native.jobs.batch import BatchLimits
 from pulsar_native.jobs.consuming import (
     BatchElsewhere,
@@ -349,7 +349,7 @@ def test_subscription_in_use_too_long_raises(
 ) -> None:
     name = topic()
     publish(client, name, 1)
-    monkeypatch.setattr(consuming, "_BUSY_SECONDS", -1)
+    monkeypatch.setattr(busy, "BUSY_SECONDS", -1)
     with Client(broker.service_url) as other, other.subscribe(name, "sub"), pytest.raises(ConsumerBusy):
         ConsumeJob(ConsumeSettings([name], "sub", {}), client, MemoryState(), MemoryLog()).run()
 

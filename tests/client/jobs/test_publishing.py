@@ -422,7 +422,7 @@ def test_publish_busy_producer_is_awaited(monkeypatch: pytest.MonkeyPatch) -> No
 
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr("pulsar_native.jobs.busy.time", clock)
     real = Client.create_producer
     until = 5.0
 

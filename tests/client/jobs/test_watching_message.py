@@ -11,7 +11,7 @@ import pytest
 from pulsar_native import AdminClient, Client, InitialPosition
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.exceptions import ConnectError, ConsumerBusy, NotConnected, Timeout
-from pulsar_native.jobs import watching_message
+from pulsar_native.jobs import busy
 from pulsar_native.jobs.id_ranges import IdRanges
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 from support.brokers import Broker, NewTopic
@@ -228,10 +228,10 @@ def test_acknowledge_found_waits_for_subscription(
         ids.add(message)
         found = {"topic": name, IDS: ids.as_json()}
         wanted = MessageCondition.of(name, "s")
-        monkeypatch.setattr(watching_message, "_BUSY_SECONDS", -1)
+        monkeypatch.setattr(busy, "BUSY_SECONDS", -1)
         with pytest.raises(ConsumerBusy):
             acknowledge_found(other, wanted, found)
-        monkeypatch.setattr(watching_message, "_BUSY_SECONDS", 30)
+        monkeypatch.setattr(busy, "BUSY_SECONDS", 30)
         refused = threading.Event()
 
         class Watched:

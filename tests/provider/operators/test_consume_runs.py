@@ -15,7 +15,7 @@ from airflow.sdk import NEVER_EXPIRE
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPosition, Reader, Timeout
-from pulsar_native.jobs import consuming, formats
+from pulsar_native.jobs import busy, consuming, formats
 from support.brokers import Broker, NewTopic
 from support.consuming import beside, consume, fill, lines, texts
 from support.tasks import StateStore, context_of
@@ -474,7 +474,7 @@ def test_consumer_of_an_earlier_try_is_waited_for(
         assert consume(name, tmp_path / "a.jsonl").execute(context_of("a"))["count"] == 3
     finally:
         leaving.join()
-    monkeypatch.setattr(consuming, "_BUSY_SECONDS", 1.0)
+    monkeypatch.setattr(busy, "BUSY_SECONDS", 1.0)
     with client.subscribe(name, "sub"), pytest.raises(AirflowException, match=r"ConsumerBusy.*subscription_type"):
         consume(name, tmp_path / "b.jsonl").execute(context_of("b"))
 
