@@ -17,6 +17,7 @@ from pulsar_native import (
     InitialPosition,
     MemoryBufferIsFull,
     MessageId,
+    NotAllowedError,
     ProducerQueueIsFull,
     PulsarException,
     Result,
@@ -256,12 +257,13 @@ def test_lost_connections_while_consuming(
 
 
 @pytest.mark.proves("C67")
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batch"])
 def test_a_byte_damaged_on_the_way_is_sent_again(
-    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, batching: bool
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    producer = api.client(through.service_url).create_producer(name, batching_enabled=False)
+    producer = api.client(through.service_url).create_producer(name, batching_enabled=batching, batching_max_messages=2)
     producer.send(b"0")
     through.corrupt(Command.SEND, TO_BROKER)
     producer.send(b"1")
@@ -273,24 +275,27 @@ def test_a_byte_damaged_on_the_way_is_sent_again(
     assert {message.data() for message in read_all(name)} == {b"%d" % number for number in range(6)}
     # Damaged here, before it left, no resend can help: it fails alone.
     through.drop(Command.SEND, TO_BROKER)
-    bad = api.enqueue(producer, b"damaged")
+    bad = [api.enqueue(producer, b"damaged") for _ in range(2 if batching else 1)]
     good = [api.enqueue(producer, b"good%d" % number) for number in range(3)]
     through.wait_for(Command.SEND, through.count(Command.SEND, TO_BROKER))
     op = inner(producer).children[0].core.queue.ops[0]
-    op.parts = [*op.parts[:-1], b"dAmaged"]
+    op.parts = [*op.parts[:-1], bytes(op.parts[-1]).replace(b"damaged", b"dAmaged")]
     through.cut()
-    assert bad.result(10)[0] is Result.ChecksumError
+    assert {outcome.result(10)[0] for outcome in bad} == {Result.ChecksumError}
     assert {outcome.result(10)[0] for outcome in good} == {Result.Ok}
     assert b"dAmaged" not in [message.data() for message in read_all(name)] and nothing_pending(producer)
 
 
 @pytest.mark.proves("C67")
+@pytest.mark.parametrize("length", [1, 3], ids=["single", "batch"])
 def test_a_damaged_message_that_deduplication_drops_is_an_error_and_not_stored(
-    api: Api, broker: Broker, relay: NewRelay, deduplicating: str, topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, deduplicating: str, topic: NewTopic, read_all: ReadAll, length: int
 ) -> None:
     name = topic(namespace=deduplicating)
     through = relay(broker.service_url)
-    producer = api.client(through.service_url).create_producer(name, batching_enabled=False)
+    producer = api.client(through.service_url).create_producer(
+        name, batching_enabled=length > 1, batching_max_messages=length
+    )
     producer.send(b"0")
     through.corrupt(Command.SEND, TO_BROKER)
     outcomes = [api.enqueue(producer, b"%d" % number) for number in range(1, 40)]
@@ -300,9 +305,30 @@ def test_a_damaged_message_that_deduplication_drops_is_an_error_and_not_stored(
     assert stored[0] == b"0" and len(set(stored)) == len(stored)
     for number, result in enumerate(results, 1):
         assert (b"%d" % number in stored) is (result is Result.Ok)
-    assert set(results[1:]) == {Result.Ok} and results[0] in (Result.Ok, Result.ChecksumError)
+    assert set(results[length:]) == {Result.Ok} and results[0] in (Result.Ok, Result.ChecksumError)
+    assert len(set(results[:length])) == 1
     producer.send(b"again")
     assert read_all(name)[-1].data() == b"again"
+
+
+@pytest.mark.proves("C39", "C79")
+def test_batch_over_a_policy_fails_alone(
+    api: Api, broker: Broker, client: Any, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+) -> None:
+    name = topic()
+    single = client.create_producer(name, batching_enabled=False)
+    broker.admin("POST", name.replace("://", "/") + "/maxMessageSize", 1000)
+    eventually(lambda: api.enqueue(single, b"x" * 1001).result(10)[0] is Result.NotAllowedError)
+    stored = len(read_all(name))
+    # No time-out: what is neither confirmed nor refused would wait without a limit.
+    producer = client.create_producer(name, send_timeout_millis=0, batching_enabled=True, batching_max_messages=20)
+    refused = [api.enqueue(producer, b"y" * 300) for _ in range(20)]
+    with pytest.raises(NotAllowedError, match="Exceed maximum message size"):
+        producer.flush()
+    (after,) = api.send_all(producer, [b"next"])
+    assert {each.result(10)[0] for each in refused} == {Result.NotAllowedError}
+    assert [message.data() for message in read_all(name)[stored:]] == [b"next"]
+    assert after.ledger_id() >= 0 and nothing_pending(producer)
 
 
 @pytest.mark.proves("C124", "N5")

@@ -119,6 +119,10 @@ class SendOp:
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:
         return MessageId(*place, -1, topic=topic)
 
+    def is_named_by(self, sequence_id: int) -> bool:
+        """Return True if SEND_ERROR names this entry by an id (docs/broker-behaviour.md#send-error-ids)."""
+        return sequence_id == max(self.sequence_id, self.highest_sequence_id)
+
     def is_intact(self) -> bool:
         """Return True if the bytes still have their checksum: then they were damaged in transit."""
         head, body = self.parts
@@ -178,13 +182,15 @@ class SendReceipt(Enum):
 class PendingQueue:
     """Entries that wait for their receipts, in the order in which they are written, and the ids that receipts named."""
 
-    __slots__ = ("bytes", "last_published", "messages", "ops", "stored")
+    __slots__ = ("bytes", "last_published", "messages", "ops", "refused", "stored")
 
     def __init__(self, last_published: int) -> None:
         self.ops: deque[SendOp] = deque()
         # Messages and payload bytes of all entries.
         self.messages = 0
         self.bytes = 0
+        # Entries that the broker has rejected permanently, with their errors, behind others that wait for receipts.
+        self.refused: dict[SendOp, PulsarException] = {}
         self.last_published = last_published
         # Highest sequence id known to be stored; the broker's deduplication drops everything up to it.
         self.stored = -1
@@ -228,20 +234,34 @@ class PendingQueue:
     def damaged(self, sequence_id: int) -> None:
         """Record that the broker rejected an entry with ChecksumError; it is to be sent again."""
         for op in self.ops:
-            if op.sequence_id == sequence_id:
+            if op.is_named_by(sequence_id):
                 op.was_damaged = True
 
-    def fail(self, sequence_id: int) -> SendOp | None:
-        """Remove and return the oldest entry if it has this id: the broker rejected it permanently.
+    def is_intact(self, sequence_id: int) -> bool:
+        """Return True unless an entry that SEND_ERROR names was damaged here."""
+        return all(op.is_intact() for op in self.ops if op.is_named_by(sequence_id))
+
+    def refuse(self, sequence_id: int, error: PulsarException) -> None:
+        """Record that the broker rejected an entry permanently: `take_refused` returns it after those before it.
+
+        The broker sends the error at once, and receipts of earlier entries later.
+        """
+        named = next((op for op in self.ops if op.is_named_by(sequence_id)), None)
+        if named is not None:
+            self.refused[named] = error
+
+    def take_refused(self) -> list[tuple[SendOp, PulsarException]]:
+        """Remove and return the rejected entries that are the oldest, with their errors.
 
         The other chunks of a chunked message are removed with it; the last one, which has the callback, is returned.
         """
-        if not self.ops or self.ops[0].sequence_id != sequence_id:
-            return None
-        op = self._pop()
-        while isinstance(op, ChunkOp) and not op.is_last:
+        taken = []
+        while self.ops and (error := self.refused.get(self.ops[0])) is not None:
             op = self._pop()
-        return op
+            while isinstance(op, ChunkOp) and not op.is_last:
+                op = self._pop()
+            taken.append((op, error))
+        return taken
 
     def remove(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
         """Remove and return some entries, oldest first."""
@@ -274,6 +294,7 @@ class PendingQueue:
         """Remove and return all entries, oldest first."""
         ops = list(self.ops)
         self.ops.clear()
+        self.refused.clear()
         self.messages = self.bytes = 0
         return ops
 
@@ -285,6 +306,8 @@ class PendingQueue:
     def _uncount(self, op: SendOp) -> None:
         self.messages -= op.count
         self.bytes -= op.size
+        if self.refused:
+            self.refused.pop(op, None)
 
 
 FlushDone = Callable[[PulsarException | None], None]

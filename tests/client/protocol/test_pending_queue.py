@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_native.exceptions import NotAllowedError
 from pulsar_native.protocol.send_op import ChunkOp, PendingQueue, SendOp, SendReceipt
 from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.txn_id import TxnId
@@ -64,27 +65,65 @@ def test_receipt_never_lowers_last_published() -> None:
     assert made.receipt(2)[0] is SendReceipt.COMPLETED and made.last_published == 9
 
 
-def test_fail_only_the_oldest_entry() -> None:
-    first = entry(0, 2)
-    made = queue(first, entry(2))
-    assert made.fail(2) is None and len(made.ops) == 2
-    assert made.fail(0) is first and load(made) == (1, 10)
-    assert queue().fail(0) is None
+# ---- rejected entries ------------------------------------------------------------------------------------------------
+
+NO = NotAllowedError("no")
+
+
+def test_refused_entry_waits_for_earlier_ones() -> None:
+    first, second, third = entry(0, 2), entry(2, 2), entry(4)
+    made = queue(first, second, third)
+    # The broker names a batch by its last message.
+    made.refuse(3, NO)
+    assert not made.take_refused() and len(made.ops) == 3
+    made.receipt(0)
+    assert made.take_refused() == [(second, NO)] and load(made) == (1, 10)
+    assert made.receipt(4) == (SendReceipt.COMPLETED, third) and not made.refused
+
+
+def test_refused_entries_in_a_row_are_taken_together() -> None:
+    made = queue(entry(0), entry(1), entry(2))
+    for number in (1, 0):
+        made.refuse(number, NO)
+    assert [op.sequence_id for op, _ in made.take_refused()] == [0, 1] and len(made.ops) == 1
+
+
+@pytest.mark.parametrize("sequence_id", [0, 2, 9])
+def test_refused_entry_that_is_unknown_changes_nothing(sequence_id: int) -> None:
+    """Neither a batch's first id nor one between names it, nor an entry that was given up."""
+    made = queue(entry(0, 2), entry(2, 2))
+    made.refuse(sequence_id, NO)
+    assert not made.refused and not made.take_refused() and load(made) == (4, 40)
+
+
+@pytest.mark.parametrize("way", ["receipt", "remove", "drain"])
+def test_refused_entry_that_is_gone_is_forgotten(way: str) -> None:
+    made = queue(entry(0))
+    made.refuse(0, NO)
+    if way == "receipt":
+        made.receipt(0)
+    elif way == "remove":
+        made.remove(lambda op: True)
+    else:
+        made.drain()
+    assert not made.refused
 
 
 @pytest.mark.parametrize("confirmed", [0, 1, 2])
-def test_fail_removes_all_chunks_left(confirmed: int) -> None:
+def test_refused_chunk_takes_all_chunks_left(confirmed: int) -> None:
     parts = chunks(0)
     made = queue(*parts, entry(1))
     for _ in range(confirmed):
         made.receipt(0)
     assert made.last_published == -1
-    assert made.fail(0) is parts[-1] and [op.sequence_id for op in made.ops] == [1] and load(made) == (1, 10)
+    made.refuse(0, NO)
+    assert made.take_refused() == [(parts[-1], NO)] and [op.sequence_id for op in made.ops] == [1]
+    assert load(made) == (1, 10) and not made.refused
 
 
 def test_damaged_entry_is_marked_alone() -> None:
-    made = queue(entry(0), entry(1), entry(2))
-    made.damaged(1)
+    made = queue(entry(0), entry(1, 3), entry(4))
+    made.damaged(3)
     made.damaged(9)
     assert [op.was_damaged for op in made.ops] == [False, True, False]
 

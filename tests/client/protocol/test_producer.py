@@ -211,12 +211,17 @@ class ProducerModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 130))
     def refused_for_good(self, number: int) -> None:
-        head = self.core.queue.ops[0] if self.core.queue.ops else None
-        op = self.core.queue.fail(number)
-        if head is None or head.sequence_id != number:
-            assert op is None
+        queue = self.core.queue
+        head, *others = queue.ops or [None]
+        if any(op.is_named_by(number) for op in others):
             return
-        assert op is head
+        error = MessageTooBig("no")
+        queue.refuse(number, error)
+        taken = queue.take_refused()
+        if head is None or number != max(head.sequence_id, head.highest_sequence_id):
+            assert not taken and not queue.refused
+            return
+        assert taken == [(head, error)]
         head.complete(MessageTooBig("no"), None, TOPIC)
         self._settle(head.count, MessageTooBig)
 

@@ -181,9 +181,10 @@ def test_chunk_refused_fails_all() -> None:
     add(made, bytes(5000), callback=outcome)
     add(made, b"next")
     confirm(made, 1)
-    op = made.queue.fail(0)
-    assert op is not None and [each.sequence_id for each in made.queue.ops] == [1]
-    op.complete(NotAllowedError("no"), None, TOPIC)
+    made.queue.refuse(0, NotAllowedError("no"))
+    ((op, error),) = made.queue.take_refused()
+    assert [each.sequence_id for each in made.queue.ops] == [1]
+    op.complete(error, None, TOPIC)
     assert isinstance(outcome.told[0][0], NotAllowedError) and (made.pending_messages, made.pending_bytes) == (1, 4)
     # The receipt of a chunk that was on its way belongs to nobody any more.
     assert made.queue.receipt(0) == (SendReceipt.IGNORED, None)

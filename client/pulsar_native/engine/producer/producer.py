@@ -460,11 +460,14 @@ class PartitionProducer(Handler):
         return taken
 
     def _fail_ended(self, ended: list[SendOp]) -> None:
-        if ended:
-            self._complete_failed()
+        if not ended:
+            return
+        self._complete_failed()
         for op in ended:
             assert op.transaction is not None
             self._completed(op, op.transaction.refusal(), None)
+        if self.core.queue.refused:
+            self._fail_refused()
 
     def _arm_timers(self) -> None:
         """Wake the loop for the timers that do not run: once, then they rearm themselves under traffic."""
@@ -552,20 +555,24 @@ class PartitionProducer(Handler):
 
     def _received(self, receipt: pb.CommandSendReceipt, outcome: SendReceipt, op: SendOp | None) -> None:
         if op is not None:
-            ledger, entry = commands.entry_key(receipt.message_id)
-            if entry < 0 and (op.was_damaged or self._was_overtaken(op)):
-                # Later entries were stored meanwhile: deduplication drops the resent one as older than them.
-                error = backpressure.lost_to_deduplication if op.was_damaged else backpressure.overtaken
-                self._completed(op, error(self.topic.full), None)
-                return
-            if entry >= 0 and isinstance(op, ChunkOp) and op.is_alone:
-                self._completed(op, backpressure.incomplete(self.topic.full), None)
-                return
-            self.confirmed_messages += op.count
-            self._completed(op, None, (self.topic.partition, ledger, entry))
+            self._confirmed(receipt, op)
+            if self.core.queue.refused:
+                self._fail_refused()
         elif outcome is SendReceipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed an entry that is not the oldest here: reconnect and resend everything.
             self.connection.close("a receipt came out of step")
+
+    def _confirmed(self, receipt: pb.CommandSendReceipt, op: SendOp) -> None:
+        ledger, entry = commands.entry_key(receipt.message_id)
+        if entry < 0 and (op.was_damaged or self._was_overtaken(op)):
+            # Later entries were stored meanwhile: deduplication drops the resent one as older than them.
+            error = backpressure.lost_to_deduplication if op.was_damaged else backpressure.overtaken
+            self._completed(op, error(self.topic.full), None)
+        elif entry >= 0 and isinstance(op, ChunkOp) and op.is_alone:
+            self._completed(op, backpressure.incomplete(self.topic.full), None)
+        else:
+            self.confirmed_messages += op.count
+            self._completed(op, None, (self.topic.partition, ledger, entry))
 
     def _was_overtaken(self, op: SendOp) -> bool:
         """Return True for a resent entry of a transaction if a plain one sent after it was confirmed before it."""
@@ -579,11 +586,10 @@ class PartitionProducer(Handler):
         if isinstance(failure, TopicTerminated):
             self.gave_up(failure)
             return
-        if isinstance(failure, ChecksumError | NotAllowedError) and self._is_hopeless(error.sequence_id, failure):
+        if isinstance(failure, NotAllowedError) or (isinstance(failure, ChecksumError) and not self._is_intact(error)):
             with self._lock:
-                op = self.core.queue.fail(error.sequence_id)
-            if op is not None:
-                self._completed(op, failure, None)
+                self.core.queue.refuse(error.sequence_id, failure)
+            self._fail_refused()
             return
         if isinstance(failure, ChecksumError):
             with self._lock:
@@ -596,12 +602,15 @@ class PartitionProducer(Handler):
             self.disconnected(connection, f"the broker refused a message: {failure.message}")
             self.reconnect()
 
-    def _is_hopeless(self, sequence_id: int, failure: PulsarException) -> bool:
-        if isinstance(failure, NotAllowedError):
-            return True
+    def _is_intact(self, error: pb.CommandSendError) -> bool:
         with self._lock:
-            pending = self.core.queue.ops
-            return bool(pending) and pending[0].sequence_id == sequence_id and not pending[0].is_intact()
+            return self.core.queue.is_intact(error.sequence_id)
+
+    def _fail_refused(self) -> None:
+        with self._lock:
+            refused = self.core.queue.take_refused()
+        for op, error in refused:
+            self._completed(op, error, None)
 
     def _completed(self, op: SendOp, error: PulsarException | None, place: tuple[int, int, int] | None) -> None:
         if self._counts_memory:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from pulsar_native._message_builder import encoded_fields
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice, slice_size
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.enums import BatchingType
 from pulsar_native.exceptions import BulkSendError, NotAllowedError, ProducerQueueIsFull
 from pulsar_native.message import OutgoingMessage
+from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.commands import Kind
@@ -70,6 +73,40 @@ async def test_bulk_fills_entries_and_tells_each_id(fake: FakeBroker, cores: Cor
         (number // 4, number % 4) for number in range(10)
     ]
     assert work.confirmed == 10
+
+
+async def test_bulk_row_in_open_batch_has_its_id(fake: FakeBroker, cores: Cores) -> None:
+    producer = await producer_of(cores(fake.url), batching_max_publish_delay_ms=60_000)
+    child = producer.route(b"", None)
+    before: list[MessageId | None] = []
+    for payload in (b"a", b"b"):
+        assert child.enqueue(payload, b"", None, lambda _error, place: before.append(place)) is None
+    work = BulkSend(producer)
+    # One row alone makes no entry: it closes no batch of others.
+    work.add(rows([b"c"]))
+    assert work.push() is None
+    await sent(work)
+    assert entries(fake) == [[b"a", b"b", b"c"]]
+    assert [(each.batch_index(), each.batch_size()) for each in [*before, *work.result()] if each] == [
+        (0, 3), (1, 3), (2, 3),
+    ]  # fmt: skip
+
+
+async def test_bulk_key_based_rows_have_their_ids(fake: FakeBroker, cores: Cores) -> None:
+    producer = await producer_of(
+        cores(fake.url), batching_type=BatchingType.KeyBased, batching_max_publish_delay_ms=60_000
+    )
+    work = BulkSend(producer)
+    payloads = [b"%d" % number for number in range(7)]
+    messages = [OutgoingMessage(payload, partition_key=key) for payload, key in zip(payloads, "abababb", strict=True)]
+    fields = [encoded_fields(message) for message in messages]
+    work.add(Slice(payloads, fields, [*"abababb"], messages.__getitem__))
+    assert work.push() is None
+    await sent(work)
+    built = entries(fake)
+    assert built == [[b"0", b"2"], [b"1", b"3"], [b"4"], [b"5", b"6"]]
+    ids = [(each.entry_id(), max(0, each.batch_index())) for each in work.result()]
+    assert [built[entry][index] for entry, index in ids] == payloads
 
 
 async def test_bulk_row_alone_has_its_own_entry(fake: FakeBroker, cores: Cores) -> None:
@@ -128,8 +165,9 @@ async def test_bulk_failure_sorts_rows_by_outcome(fake: FakeBroker, cores: Cores
     def refuse_second(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         if command.send.sequence_id != 4:
             return good(peer, command)
+        # The broker names a batch by its last message.
         error = pb.CommandSendError(
-            producer_id=command.send.producer_id, sequence_id=4, error=pb.NotAllowedError, message="no"
+            producer_id=command.send.producer_id, sequence_id=7, error=pb.NotAllowedError, message="no"
         )
         return [frame(Kind.SEND_ERROR, send_error=error)]
 

@@ -87,9 +87,12 @@ def payloads(sent: Iterable[Seen]) -> list[bytes]:
 
 
 def send_error(command: pb.BaseCommand, code: int) -> bytes:
+    sent = command.send
+    is_batch = sent.HasField("highest_sequence_id") and sent.highest_sequence_id >= sent.sequence_id
     error = pb.CommandSendError(
-        producer_id=command.send.producer_id,
-        sequence_id=command.send.sequence_id,
+        producer_id=sent.producer_id,
+        # As the broker does it: a batch has the id of its last message.
+        sequence_id=sent.highest_sequence_id if is_batch else sent.sequence_id,
         error=code,  # type: ignore[arg-type]
         message="as the test wants it",
     )
@@ -507,38 +510,76 @@ async def test_send_error_transient_resent_by_own_producer(fake: FakeBroker, cor
     nothing_left(core, producer)
 
 
+# Of 12 messages: each an entry of its own, or three of an entry.
+ENTRIES = {"single": {"batching_enabled": False}, "batch": {"batching_enabled": True, "batching_max_messages": 3}}
+
+
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C67", "C79")
-async def test_send_message_damaged_locally_fails_alone(fake: FakeBroker, cores: Cores) -> None:
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "second"])
+@pytest.mark.parametrize("kind", ENTRIES)
+async def test_send_entry_damaged_locally_fails_alone(fake: FakeBroker, cores: Cores, kind: str, place: int) -> None:
     good = fake.answers[Kind.SEND]
     hold = threading.Event()
+    length = 3 if kind == "batch" else 1
 
     def check(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         assert hold.wait(10)
-        return [send_error(command, pb.ChecksumError)] if command.send.sequence_id == 0 else good(peer, command)
+        if command.send.sequence_id == place * length:
+            return [send_error(command, pb.ChecksumError)]
+        return good(peer, command)
 
     fake.answers[Kind.SEND] = check
     core = cores(fake.url, **FAST)
-    producer = await producer_of(core)
-    waiting = [send(producer, b"%d" % number) for number in range(3)]
-    head, body = only(producer).core.queue.ops[0].parts
-    only(producer).core.queue.ops[0].parts = [head, bytes(byte ^ 1 for byte in body)]
+    producer = await producer_of(core, **ENTRIES[kind])
+    waiting = [send(producer, b"%d" % number) for number in range(12)]
+    op = only(producer).core.queue.ops[place]
+    op.parts = [op.parts[0], bytes(byte ^ 1 for byte in op.parts[1])]
     hold.set()
     outcomes = await settled(waiting)
-    assert [type(error) for error, _ in outcomes] == [ChecksumError, type(None), type(None)]
+    damaged = range(place * length, (place + 1) * length)
+    assert [number for number, (error, _) in enumerate(outcomes) if error is not None] == list(damaged)
+    assert isinstance(outcomes[damaged[0]][0], ChecksumError) and len(fake.seen(Kind.PRODUCER)) == 1
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C39", "C79")
+@pytest.mark.parametrize("kind", ENTRIES)
+async def test_send_not_allowed_fails_one_entry(fake: FakeBroker, cores: Cores, kind: str) -> None:
+    refuse_once(fake, 3, pb.NotAllowedError)
+    core = cores(fake.url)
+    producer = await producer_of(core, **ENTRIES[kind])
+    outcomes = await settled([send(producer, b"%d" % number) for number in range(12)])
+    refused = range(3, 6) if kind == "batch" else [3]
+    assert [number for number, (error, _) in enumerate(outcomes) if error is not None] == list(refused)
+    assert isinstance(outcomes[3][0], NotAllowedError) and outcomes[3][0].topic == "persistent://public/default/t"
     assert len(fake.seen(Kind.PRODUCER)) == 1
     nothing_left(core, producer)
 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C79")
-async def test_send_not_allowed_fails_one_message(fake: FakeBroker, cores: Cores) -> None:
-    refuse_once(fake, 1, pb.NotAllowedError)
+@pytest.mark.parametrize("kind", ENTRIES)
+async def test_send_error_before_earlier_receipts(fake: FakeBroker, cores: Cores, kind: str) -> None:
+    """A broker rejects an entry at once, while those before it are still being stored."""
+    good = fake.answers[Kind.SEND]
+    held: list[bytes] = []
+
+    def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if command.send.sequence_id < 3:
+            held.extend(good(peer, command))
+            return ()
+        if command.send.sequence_id == 3:
+            return [send_error(command, pb.NotAllowedError), *held]
+        return good(peer, command)
+
+    fake.answers[Kind.SEND] = answer
     core = cores(fake.url)
-    producer = await producer_of(core)
-    outcomes = await settled([send(producer, b"%d" % number) for number in range(3)])
-    assert [type(error) for error, _ in outcomes] == [type(None), NotAllowedError, type(None)]
-    assert outcomes[1][0] is not None and outcomes[1][0].topic == "persistent://public/default/t"
+    producer = await producer_of(core, **ENTRIES[kind])
+    outcomes = await settled([send(producer, b"%d" % number) for number in range(12)])
+    refused = range(3, 6) if kind == "batch" else [3]
+    assert [number for number, (error, _) in enumerate(outcomes) if error is not None] == list(refused)
     assert len(fake.seen(Kind.PRODUCER)) == 1
     nothing_left(core, producer)
 
