@@ -233,18 +233,25 @@ class Transport:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send the buffers of one frame, now or as soon as the kernel accepts them. Thread-safe, never blocks."""
-        with self._lock:
-            if self.closed:
-                return
-            if self._backlog:
-                self._backlog.extend(buffers)
-                return
-            rest = self._send_now(buffers)
-            if rest is None:
-                return
-            self._backlog.extend(rest)
-        self._engine.call(self._arm_writer)
+        """Send the buffers of one frame, now or as soon as the kernel accepts them. Thread-safe, never blocks.
+
+        An exception of a signal handler ends the connection: a part of the frame may be written.
+        """
+        try:
+            with self._lock:
+                if self.closed:
+                    return
+                if self._backlog:
+                    self._backlog.extend(buffers)
+                    return
+                rest = self._send_now(buffers)
+                if rest is None:
+                    return
+                self._backlog.extend(rest)
+            self._engine.call(self._arm_writer)
+        except BaseException:
+            self._engine.call_soon(self._lost, "an exception of a signal handler interrupted a write")
+            raise
 
     def _send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
         """Write what the kernel accepts and return the rest, None when there is none.

@@ -6,6 +6,8 @@ batching, also the same key.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.send_op import SendCallback
 from pulsar_native.protocol.transaction import TransactionCore
@@ -56,6 +58,15 @@ class BatchBuilder:
         else:
             listed = self.ids = ids if isinstance(ids, list) else list(ids)
             listed += range(start, start + count)
+
+    def repair(self) -> None:
+        """Remove what is left of a message whose addition was interrupted by an exception of a signal handler."""
+        columns: tuple[list[Any], ...] = (self.payloads, self.fields, self.callbacks)
+        count = min(len(self.ids), *map(len, columns))
+        self.ids = self.ids[:count]
+        for column in columns:
+            del column[count:]
+        self.payload_bytes = sum(map(len, self.payloads))
 
 
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage) -> None:

@@ -231,9 +231,9 @@ class ProducerCore:
             batch.potential_duplicates = duplicate
             batch.first_key = extras
             batch.kind = kind
+        batch.add_ids(sequence_id, 1)
         batch.payloads.append(payload)
         batch.payload_bytes += len(payload)
-        batch.add_ids(sequence_id, 1)
         batch.fields.append(fields)
         batch.callbacks.append(callback)
         batch.size += size
@@ -295,9 +295,10 @@ class ProducerCore:
         if count > offered[0] or size > offered[1]:
             return late + self._add_late(payloads, callbacks, fields)
         batch, start = self.open_batch, self._next_sequence_id
+        # The one call of these steps: a signal handler may run, and raise, at a call.
+        batch.add_ids(start, count)
         batch.payloads += payloads
         batch.payload_bytes += payload_bytes
-        batch.add_ids(start, count)
         batch.fields += [b""] * count if fields is None else fields
         batch.callbacks += [None] * count if callbacks is None else callbacks
         batch.size += size
@@ -359,7 +360,7 @@ class ProducerCore:
         `first` has the first message's key. `callback` is called once, with the id of the last message.
         """
         ready = self.close_batch()
-        batch, count = self.open_batch, len(payloads)
+        batch, count = BatchBuilder(), len(payloads)
         start = self._next_sequence_id
         batch.payloads = payloads
         batch.payload_bytes = payload_bytes
@@ -369,6 +370,7 @@ class ProducerCore:
         batch.callbacks = [None] * (count - 1)
         batch.callbacks.append(callback)
         batch.created, batch.wall, batch.first_key, batch.kind = now, wall_ms, first, kind
+        self.open_batch = batch
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
         return ready + self._close()
@@ -488,7 +490,14 @@ class ProducerCore:
             return []
         self.open_batch = BatchBuilder()
         if not self._by_key:
-            return self._entry_of(batch, batch.ids[0])
+            try:
+                return self._entry_of(batch, batch.ids[0])
+            except BaseException:
+                # A signal handler's: nothing else passes. The messages are accepted, and sent with the next ones.
+                if not self.queue.ops or self.queue.ops[-1].callbacks is not batch.callbacks:
+                    batch.fields = batch.fields or [b""] * len(batch.ids)
+                    self.open_batch = batch
+                raise
         # The broker's deduplication requires increasing ids. Those of several keys interleave, so each entry is sent
         # with its highest id only, in that order, as Java's key-based batches are.
         ready: list[SendOp] = []

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native import CompressionType, MessageId, Result
-from pulsar_native.jobs import publishing as module
 from pulsar_native.jobs.codecs import Codec
 from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.publishing import PublishIncomplete, PublishJob, PublishOptions, Surroundings

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +17,10 @@ import pyarrow as pa
 import pytest
 
 from pulsar_native import Client, CompressionType, MessageId, Result
+from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.producer.producer import PartitionProducer
+from pulsar_native.engine.transport import Transport
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -25,6 +29,7 @@ from pulsar_native.exceptions import (
     ProducerQueueIsFull,
     Timeout,
 )
+from pulsar_native.protocol.producer import ProducerCore
 from pulsar_native.schema import StringSchema
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire.codec import parse_single, split_batch
@@ -357,3 +362,65 @@ def test_send_async_described_to_full_queue(fake: FakeBroker, client: Client) ->
         producer.send_async(b"x", None, partition_key="k")
     with pytest.raises(ProducerQueueIsFull):
         producer.send_async(b"x", None, partition_key="k")
+
+
+def contents(seen: Seen) -> list[bytes]:
+    """Return the payloads of an entry."""
+    entry = parse_entry(seen.payload)
+    if not entry.is_batch:
+        return [bytes(entry.body)]
+    return [bytes(entry.body[start:stop]) for _, start, stop in split_batch(entry.body, entry.num_messages)]
+
+
+# ---- exceptions of signal handlers -----------------------------------------------------------------------------------
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str) -> list[str]:
+    """Raise KeyboardInterrupt at the next call of a method by this thread, before or after it; return a list of it."""
+    original, caller, done = getattr(owner, name), threading.get_ident(), list[str]()
+
+    def method(*arguments: Any, **options: Any) -> Any:
+        is_due = not done and threading.get_ident() == caller
+        if is_due:
+            done.append(name)
+        if is_due and when == "before":
+            raise KeyboardInterrupt
+        result = original(*arguments, **options)
+        if is_due:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, name, method)
+    return done
+
+
+@pytest.mark.parametrize("call", ["flush", "send"])
+@pytest.mark.parametrize(
+    ("owner", "name", "when"),
+    [
+        (ProducerCore, "_frame", "before"),
+        (ProducerCore, "_close", "after"),
+        (PartitionProducer, "_give_back_ahead", "before"),
+        (Connection, "write", "before"),
+        (Transport, "_send_now", "after"),
+    ],
+    ids=["encode", "queue", "reserve", "write", "written"],
+)
+def test_interrupted_call_loses_no_accepted_message(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str, call: str
+) -> None:
+    with Client(fake.url, starting_backoff_interval_ms=1) as client:
+        producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
+        results: list[Result] = []
+        for number in range(3):
+            producer.send_async(b"%d" % number, lambda result, _: results.append(result))
+        done = interrupt_once(monkeypatch, owner, name, when)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush() if call == "flush" else producer.send(b"interrupted")
+        assert done
+        producer.flush(timeout=5)
+        assert results == [Result.Ok] * 3
+    last = {message: place for place, message in enumerate(chain(*map(contents, fake.seen(Kind.SEND))))}
+    # What was in doubt is sent again, with all that was behind it.
+    accepted = [b"0", b"1", b"2"]
+    assert sorted(accepted, key=lambda message: last[message]) == accepted

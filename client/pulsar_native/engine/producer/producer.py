@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client_context import ClientContext
@@ -101,6 +101,8 @@ class PartitionProducer(Handler):
         self._flush_waiters = FlushWaiters()
         self._batch_timer_armed = False
         self._expiry_armed = False
+        # Entries of the queue may not be written to the connection, which is to be closed.
+        self._is_interrupted = False
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._name_known = config.producer_name is not None
@@ -160,7 +162,7 @@ class PartitionProducer(Handler):
             self.core.connected(
                 answer.producer_name, answer.last_sequence_id, answer.schema_version, connection.max_message_size
             )
-            self.connection = connection
+            self.connection, self._is_interrupted = connection, False
             ended = self._remove_ended()
             doubtful = self._remove(partial(self.core.remove_doubtful, answer.last_sequence_id))
             for op in self.core.queue.ops:
@@ -347,19 +349,18 @@ class PartitionProducer(Handler):
                 return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
+                if flush:
+                    ready += core.close_batch()
+                    self._give_back_ahead()
+                if ready:
+                    self._write(ready)
             except (NoRoomForChunks, NotRegistered) as missing:
                 memory.release(len(payload))
                 self._write(core.drain_fast_path())
                 return self._not_taken(missing)
-            except BaseException:
-                memory.release(len(payload))
-                self._write(core.drain_fast_path())
+            except BaseException as error:
+                self._not_added(len(payload), error)
                 raise
-            if flush:
-                ready += core.close_batch()
-                self._give_back_ahead()
-            if ready:
-                self._write(ready)
             idle = not self._expiry_armed or (core.batch_is_open and not self._batch_timer_armed)
         if idle:
             self._arm_timers()
@@ -406,13 +407,28 @@ class PartitionProducer(Handler):
             if count < len(payloads):
                 payloads, fields = payloads[:count], None if fields is None else fields[:count]
             wall_ms = time.time_ns() // 1_000_000
-            self._write(core.add_entry(payloads, size, fields, first, callback(count), now, wall_ms, kind))
+            self._write_entry(payloads, size, fields, first, callback(count), now, wall_ms, kind)
             idle = not self._expiry_armed
         if idle:
             self._arm_timers()
         if core.failed:
             self._complete_failed()
         return count
+
+    def _write_entry(self, *entry: Any) -> None:
+        try:
+            self._write(self.core.add_entry(*entry))
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def _not_added(self, size: int, error: BaseException) -> None:
+        """Undo what `enqueue` has done for a message. Called under the lock."""
+        self.client.memory.release(size)
+        self.core.open_batch.repair()
+        if not isinstance(error, Exception):
+            self._interrupted()
+        self._write(self.core.drain_fast_path())
 
     def _entry_limit(self, wanted: int) -> int:
         """Return how many messages the next entry may have. Called under the lock."""
@@ -476,18 +492,40 @@ class PartitionProducer(Handler):
             arm_expiry = not self._expiry_armed
             self._batch_timer_armed |= arm_batch
             self._expiry_armed = True
-        if arm_batch:
-            self.engine.call(self._batch_timer)
-        if arm_expiry:
-            self.engine.call(self._expiry_timer)
+        try:
+            if arm_batch:
+                self.engine.call(self._batch_timer)
+            if arm_expiry:
+                self.engine.call(self._expiry_timer)
+        except BaseException:
+            # A signal handler's. A timer that runs twice ends both times.
+            self._batch_timer_armed &= not arm_batch
+            self._expiry_armed &= not arm_expiry
+            raise
 
     def _write(self, ops: list[SendOp]) -> None:
-        if self.stats is not None and ops:
-            self.stats.sent(ops)
+        """Write entries that are queued. Called under the lock."""
+        try:
+            if self.stats is not None and ops:
+                self.stats.sent(ops)
+            connection = self.connection
+            if connection is not None and not self._is_interrupted:
+                for op in ops:
+                    connection.write(op.parts)
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def _interrupted(self) -> None:
+        """Write nothing more to this connection, and have all pending entries written to another, in their order.
+
+        For an exception of a signal handler, such as Ctrl-C, between the steps that queue and write entries: some may
+        not be written, or in part. Called under the lock.
+        """
         connection = self.connection
-        if connection is not None:
-            for op in ops:
-                connection.write(op.parts)
+        if connection is not None and not self._is_interrupted:
+            self._is_interrupted = True
+            self.engine.call_soon(connection.close, "an exception of a signal handler interrupted a send")
 
     def _refusal(self) -> PulsarException:
         if self.failure is not None:
@@ -505,9 +543,13 @@ class PartitionProducer(Handler):
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Send the open batch and call `done` when everything sent before has its receipt. Thread-safe."""
         with self._lock:
-            ended = self._remove_ended()
-            self._write(self.core.close_batch())
-            self._give_back_ahead()
+            try:
+                ended = self._remove_ended()
+                self._write(self.core.close_batch())
+                self._give_back_ahead()
+            except BaseException:
+                self._interrupted()
+                raise
             if self.core.queue.ops:
                 self._flush_waiters.add(self.core.queue.ops[-1], done)
                 done = _nothing
