@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import re
 import threading
@@ -142,6 +143,7 @@ class Client(NotPicklable):
         self._core: ClientCore | None = None
         self._closed = self._is_shut_down = False
         self._log_target = None
+        self._producers: weakref.WeakSet[Producer[Any]] = weakref.WeakSet()
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -253,7 +255,9 @@ class Client(NotPicklable):
         chain = ProducerChain(interceptors, intercepted_fields) if interceptors else None
         used_schema = _validation.checked_schema(schema)
         inner = await self._started().create_producer(config, used_schema, chain)
-        return self._kept_by(Producer(inner, inner.schema))
+        producer = self._kept_by(Producer(inner, inner.schema))
+        self._producers.add(producer)
+        return producer
 
     @option_docs(ConsumerConfig, options=ConsumerOptions)
     async def subscribe(
@@ -510,7 +514,7 @@ class Client(NotPicklable):
         closed before, `OperationNotSupported` on another event loop.
 
         :param timeout: limit in seconds, within which lost connections are also waited for. Default None: the operation
-            time-out, without waiting for lost connections.
+            time-out, without waiting for lost connections, and as much again for messages that wait for capacity.
         """
         limit = _validation.checked_timeout(timeout)
         self._check_process()
@@ -523,9 +527,26 @@ class Client(NotPicklable):
             check_loop(self._generation, core.engine.loop)
         self._closed = True
         try:
-            return CloseReport() if core is None else await core.close(limit)
+            return CloseReport() if core is None else await self._close(core, limit)
         finally:
             self._end_log_target()
+
+    async def _close(self, core: ClientCore, limit: float | None) -> CloseReport:
+        counts = {each._waiting: each._waiting.counts() for each in self._producers if each._waiting.lanes}
+        if not counts:
+            return await core.close(limit)
+        began = core.engine.loop.time()
+        deadline = began + (self._config.operation_timeout_seconds if limit is None else limit)
+        try:
+            await asyncio.gather(*(each.before_close(deadline, waits_for_lost=limit is not None) for each in counts))
+        except BaseException:
+            core.shutdown()
+            raise
+        report = await core.close(None if limit is None else max(0.0, deadline - core.engine.loop.time()))
+        parts = report.producers
+        for waiting, before in counts.items():
+            parts = waiting.in_report(parts, before)
+        return dataclasses.replace(report, seconds=core.engine.loop.time() - began, producers=parts)
 
     def shutdown(self) -> None:
         """Close all connections at once, without flushing and without closing commands. Idempotent.

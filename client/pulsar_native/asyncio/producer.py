@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -18,6 +17,7 @@ from pulsar_native._type_vars import S, T_contra
 from pulsar_native.asyncio._base import Closeable, returns_coroutine
 from pulsar_native.asyncio.send_future import MessageIdFuture, SendFuture
 from pulsar_native.asyncio.transaction import Transaction
+from pulsar_native.asyncio.waiting_sends import WaitingSends
 from pulsar_native.engine.eager_call import EagerCall
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, check_loop, generation, this_process
@@ -31,15 +31,12 @@ from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.send_op import Callback
+from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.schema import Schema
-from pulsar_native.stats import CloseReport, ProducerStats
+from pulsar_native.stats import CloseReport, ProducerClose, ProducerStats
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-_WaitingSend = tuple[asyncio.Future[None], Callable[[], Backpressure | None]]
-"""A message that waits for capacity: the future for when it is queued, and the next attempt to do so."""
 
 
 class Producer(Closeable, Generic[T_contra]):
@@ -67,8 +64,9 @@ class Producer(Closeable, Generic[T_contra]):
         # Where all messages go the same way: to the only partition, or to interceptors.
         is_chosen = inner.is_partitioned and not isinstance(inner, InterceptedProducer)
         self._only_child = None if is_chosen else inner.route(b"", None)
-        # Messages that wait for capacity, oldest first, by partition and transaction: later ones go behind them.
-        self._waiting: dict[object, deque[_WaitingSend]] = {}
+        # Messages that wait for capacity, by partition and transaction: later ones go behind them.
+        self._waiting = WaitingSends(inner)
+        self._lanes = self._waiting.lanes
         self._generation = generation()
         self._process = this_process()
 
@@ -281,7 +279,7 @@ class Producer(Closeable, Generic[T_contra]):
                 )
                 if fields:
                     take = partial(self._take_described, payload, callback, fields)
-                if child in self._waiting:
+                if child in self._lanes:
                     return self._wait_for_room(child, take)
                 full = take()
                 return None if full is None else self._wait_for_room(child, take, full)
@@ -328,7 +326,7 @@ class Producer(Closeable, Generic[T_contra]):
         attempt = partial(child.enqueue, message.payload, fields, message, callback)
         # Plain messages need not wait until a transaction has the partition.
         lane = child if message.transaction is None else (child, message.transaction)
-        if lane in self._waiting:
+        if lane in self._lanes:
             return self._wait_for_room(lane, attempt, None, operation)
         try:
             full = attempt()
@@ -351,15 +349,10 @@ class Producer(Closeable, Generic[T_contra]):
         """
         queued: asyncio.Future[None] = self._loop.create_future()
         try:
-            if full is not None:
-                self._check_may_wait(full)
-                attempt = full.retry or attempt
-            else:
+            if full is None:
                 # Interceptors run in the context of the call, not in that of the one that makes capacity.
                 attempt = partial(contextvars.copy_context().run, attempt)
-            self._waiting.setdefault(lane, deque()).append((queued, attempt))
-            if full is not None:
-                self._send_later(lane, full)
+            self._waiting.add(queued, lane, attempt, full)
             await queued
         except BaseException:
             # It may have been queued before its task was cancelled.
@@ -368,40 +361,6 @@ class Producer(Closeable, Generic[T_contra]):
             if operation is not None and not is_queued:
                 operation.withdraw()
             raise
-
-    def _check_may_wait(self, full: Backpressure) -> None:
-        if not (self._inner.config.block_if_queue_full or full.always_waits):
-            raise full.refusal()
-
-    def _send_later(self, lane: object, full: Backpressure) -> None:
-        # The messages are queued later than in the call that wakes: its caller may hold a lock.
-        def wake() -> None:
-            self._loop.call_soon(self._send_waiting, lane)
-
-        full.wait_for_room(wake)
-
-    def _send_waiting(self, lane: object) -> None:
-        """Queue the messages that wait in a lane, in order, as far as there is capacity.
-
-        All in one step of the loop: the last one that has no capacity closes the fast path, so that no later message
-        overtakes it.
-        """
-        waiting = self._waiting.get(lane)
-        while waiting:
-            queued, attempt = waiting[0]
-            if not queued.done():
-                try:
-                    full = attempt()
-                    if full is not None:
-                        self._check_may_wait(full)
-                        waiting[0] = queued, full.retry or attempt
-                        self._send_later(lane, full)
-                        return
-                    queued.set_result(None)
-                except Exception as error:
-                    queued.set_exception(error)
-            waiting.popleft()
-        self._waiting.pop(lane, None)
 
     async def _room(self, full: Backpressure) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
@@ -471,18 +430,22 @@ class Producer(Closeable, Generic[T_contra]):
     ) -> MessageIds:
         check_loop(self._generation, self._loop)
         if txn is None:
-            return await self._sent(BulkSend(self._inner), slices, progress)
+            return await self._sent(BulkSend(self._inner), slices, progress, None)
         own = _validation.sending_work_of(txn, self._inner)
         with own.bulk(BulkSend(self._inner, own.core)) as work:
-            return await self._sent(work, slices, progress)
+            return await self._sent(work, slices, progress, own.core)
 
     async def _sent(
         self,
         work: BulkSend,
         slices: Iterator[Slice] | AsyncIterator[Slice],
         progress: Callable[[int], Any] | None,
+        transaction: TransactionCore | None,
     ) -> MessageIds:
         while await work.add_next_async(slices) if isinstance(slices, AsyncIterator) else work.add_next(slices):
+            if self._lanes:
+                # Messages of earlier calls wait for capacity: they come first.
+                await self._waiting.queued([lane for lane in self._lanes if _transaction_of(lane) is transaction])
             while (full := work.push()) is not None:
                 await self._room(full)
             # Let the loop read receipts.
@@ -497,14 +460,18 @@ class Producer(Closeable, Generic[T_contra]):
         return work.result()
 
     async def flush(self) -> None:
-        """Send the open batch and wait for the receipts of all messages sent before.
+        """Send the open batch and wait for the receipts of all messages sent before, also of those that wait for
+        capacity.
 
         Raises the error of the last message if it failed, and `AlreadyClosed`. Messages fail after the send time-out,
-        which ends the wait.
+        which begins when they are queued; that ends the wait.
         """
         check_loop(self._generation, self._loop)
-        if self._inner.is_closed:
-            raise AlreadyClosed("The producer is closed", topic=self.topic())
+        self._check_open()
+        errors: list[BaseException] = []
+        if self._lanes:
+            errors = await self._waiting.queued(list(self._lanes))
+            self._check_open()
         futures = []
         for child in self._inner.children:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -519,22 +486,44 @@ class Producer(Closeable, Generic[T_contra]):
             child.flush_then(done)
             futures.append(future)
         await asyncio.gather(*futures)
+        if errors:
+            # Its traceback refers to this frame, which must not refer to it.
+            raise errors.pop(0)
+
+    def _check_open(self) -> None:
+        if self._inner.is_closed:
+            raise AlreadyClosed("The producer is closed", topic=self.topic())
 
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Flush and close the producer.
 
-        Returns the numbers of messages sent, failed and left; messages without a receipt by then fail. Raises
-        `AlreadyClosed` if the producer or its client was closed before.
+        Returns the numbers of messages sent, failed and left; messages without a receipt by then fail, also those that
+        wait for capacity. Raises `AlreadyClosed` if the producer or its client was closed before.
 
-        :param timeout: limit in seconds. Default None: the operation time-out.
+        :param timeout: limit in seconds. Default None: the operation time-out, and as much again for messages that wait
+            for capacity.
         """
         limit = _validation.checked_timeout(timeout)
         check_loop(self._generation, self._loop)
         if self._inner.is_closed:
             raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = self._loop.time()
-        parts = await self._inner.close(limit)
+        if self._lanes:
+            parts = await self._close_with_waiting(limit, began)
+        else:
+            parts = await self._inner.close(limit)
         return CloseReport(seconds=self._loop.time() - began, producers=parts)
+
+    async def _close_with_waiting(self, limit: float | None, began: float) -> tuple[ProducerClose, ...]:
+        deadline = began + (self._inner.client.config.operation_timeout_seconds if limit is None else limit)
+        before = self._waiting.counts()
+        await self._waiting.before_close(deadline, waits_for_lost=limit is not None)
+        left = None if limit is None else max(0.0, deadline - self._loop.time())
+        return self._waiting.in_report(await self._inner.close(left), before)
+
+
+def _transaction_of(lane: object) -> object:
+    return lane[1] if isinstance(lane, tuple) else None
 
 
 def _runs(loop: asyncio.AbstractEventLoop) -> bool:
