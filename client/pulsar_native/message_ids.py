@@ -2,6 +2,9 @@
 
 Rules: stored are one id and one int per entry, and two ints per message where rows of an entry do not follow each
 other, as those of keys on several partitions: 8 MB for a million messages. Immutable for the application, picklable.
+
+The ids of an entry's rows count back from the id of its last one. A row that went into the open batch is recorded as an
+entry of one row, with its own id: that batch has other messages, too.
 """
 
 from __future__ import annotations
@@ -23,21 +26,21 @@ class MessageIds(Sequence[MessageId]):
         self._count = 0
         # As long as each entry's rows are those behind the one before: the row behind its last one.
         self._ends = array("q")
-        # Otherwise: entry, and index within it, of each row, -1 for one without an entry.
+        # Otherwise: entry of each row, -1 for one without, and number of the entry's rows behind it.
         self._scattered: tuple[array[int], array[int]] | None = None
-        # Message id of each entry's last message, None until its receipt.
+        # Message id of each entry's last row, None until its receipt.
         self._lasts: list[MessageId | None] = []
 
     def _grow(self, rows: int) -> None:
         """Append messages without an entry."""
         self._count += rows
         if self._scattered is not None:
-            entry_of, index_of = self._scattered
+            entry_of, behind_of = self._scattered
             entry_of.frombytes(b"\xff" * (rows * entry_of.itemsize))
-            index_of.frombytes(bytes(rows * index_of.itemsize))
+            behind_of.frombytes(bytes(rows * behind_of.itemsize))
 
     def _entry(self, rows: Sequence[int]) -> int:
-        """Record the messages of one entry and return its number."""
+        """Record the rows of one entry and return its number."""
         number = len(self._lasts)
         self._lasts.append(None)
         if self._scattered is None:
@@ -46,36 +49,36 @@ class MessageIds(Sequence[MessageId]):
                 self._ends.append(rows[-1] + 1)
                 return number
             self._scattered = self._spread()
-        entry_of, index_of = self._scattered
-        for index, row in enumerate(rows):
+        entry_of, behind_of = self._scattered
+        for behind, row in enumerate(reversed(rows)):
             entry_of[row] = number
-            index_of[row] = index
+            behind_of[row] = behind
         return number
 
     def _spread(self) -> tuple[array[int], array[int]]:
-        """Return entry and index of each row."""
-        entry_of, index_of = array("i"), array("i")
+        """Return the entry of each row, and how many of its rows are behind."""
+        entry_of, behind_of = array("i"), array("i")
         start = 0
         for number, end in enumerate(self._ends):
             entry_of += array("i", (number,)) * (end - start)
-            index_of += array("i", range(end - start))
+            behind_of += array("i", range(end - start - 1, -1, -1))
             start = end
         entry_of += array("i", (-1,)) * (self._count - start)
-        index_of += array("i", (0,)) * (self._count - start)
-        return entry_of, index_of
+        behind_of += array("i", (0,)) * (self._count - start)
+        return entry_of, behind_of
 
     def _place(self, row: int) -> tuple[int, int]:
-        """Return the number of a message's entry, -1 for none, and its index within it."""
+        """Return the number of a row's entry, -1 for none, and how many rows of the entry are behind the row."""
         if self._scattered is not None:
-            entry_of, index_of = self._scattered
-            return entry_of[row], index_of[row]
+            entry_of, behind_of = self._scattered
+            return entry_of[row], behind_of[row]
         number = bisect_right(self._ends, row)
         if number == len(self._ends):
             return -1, 0
-        return number, row - (self._ends[number - 1] if number else 0)
+        return number, self._ends[number] - 1 - row
 
     def _stored(self, number: int, last: MessageId) -> None:
-        """Record the message id of an entry's last message."""
+        """Record the message id of an entry's last row."""
         self._lasts[number] = last
 
     def __len__(self) -> int:
@@ -98,17 +101,15 @@ class MessageIds(Sequence[MessageId]):
 
         :param row: index of the message, from 0; below 0 from the end. Raises `IndexError` outside.
         """
-        number, index = self._place(range(self._count)[row])
+        number, behind = self._place(range(self._count)[row])
         last = None if number < 0 else self._lasts[number]
-        if last is None or last.batch_size() == 0 or last.batch_index() != last.batch_size() - 1:
-            return last
-        if index == last.batch_index():
+        if last is None or not behind:
             return last
         return MessageId(
             last.partition(),
             last.ledger_id(),
             last.entry_id(),
-            index,
+            last.batch_index() - behind,
             batch_size=last.batch_size(),
             topic=last.topic_name(),
         )

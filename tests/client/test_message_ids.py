@@ -71,6 +71,26 @@ def test_rows_find_their_entry_and_their_place_in_it() -> None:
         ids[5]
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]], ids=["in_order", "scattered"])
+def test_rows_of_the_open_batch_keep_their_ids(order: list[int]) -> None:
+    """Rows that went one by one into a batch of five, which begins and ends with other messages or with them."""
+    given = [MessageId(2, 7, 1, index, batch_size=5, topic="t") for index in (1, 3, 4)]
+    ids = MessageIds()
+    ids._grow(3)
+    for row in order:
+        ids._stored(ids._entry((row,)), given[row])
+    assert [each.batch_index() for each in ids] == [1, 3, 4] and ids == given
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["in_order", "scattered"])
+def test_rows_count_back_from_their_last_one(before: int) -> None:
+    """Rows that follow each other behind two other messages of their entry."""
+    ids = MessageIds()
+    ids._grow(3 + before)
+    ids._stored(ids._entry(range(before, 3 + before)), last(1, 5))
+    assert [each.batch_index() for each in ids[before:]] == [2, 3, 4]
+
+
 def test_rows_of_no_entry_have_no_id() -> None:
     ids = MessageIds()
     ids._grow(2)

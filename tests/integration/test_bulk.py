@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_native import (
+    BatchingType,
     BulkSendError,
     CompressionType,
     InitialPosition,
@@ -23,6 +24,7 @@ from pulsar_native import (
     NewMessage,
     OperationNotSupported,
     PartitionsRoutingMode,
+    ProducerInterceptor,
     TopicTerminated,
 )
 from pulsar_native.schema import (
@@ -83,6 +85,35 @@ def test_messages_of_all_kinds_keep_order_and_fields(client: Any, topic: NewTopi
     assert messages[2].has_null_value() and messages[2].key_bytes() == b"\x00"
     assert (messages[5].ordering_key(), messages[6].sequence_id()) == ("o", 70)
     assert producer.send_many([]) == []
+
+
+def test_rows_that_join_a_batch_get_their_ids(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_max_publish_delay_ms=60_000, **BATCHES)
+    before = [api.enqueue(producer, b"%d" % number) for number in range(4)]
+    ids = [*producer.send_many([b"4"]), *producer.send_many([b"5"])]
+    messages = read_all(name)
+    assert [each.message_id() for each in messages] == [*(each.result(30)[1] for each in before), *ids]
+    assert [each.batch_index() for each in ids] == [4, -1]
+    reader = client.create_reader(name, ids[0], start_message_id_inclusive=True)
+    assert reader.read_next(10_000).data() == b"4"
+
+
+@pytest.mark.parametrize("way", ["send_many", "send_table", "interceptors"])
+def test_rows_of_batches_by_key_get_their_ids(client: Any, topic: NewTopic, read_all: ReadAll, way: str) -> None:
+    name = topic()
+    options: dict[str, Any] = {"batching_type": BatchingType.KeyBased}
+    if way == "interceptors":
+        options = {"interceptors": [ProducerInterceptor()]}
+    producer = client.create_producer(name, **BATCHES, **options)
+    contents, keys = [b"%d" % number for number in range(60)], [f"{number % 7}" for number in range(60)]
+    if way == "send_table":
+        ids = producer.send_table(pa.table({"value": contents, "key": keys}), key="key")
+    else:
+        items = zip(contents, keys, strict=True)
+        ids = producer.send_many(NewMessage(content=content, partition_key=key) for content, key in items)
+    by_id = {each.message_id(): each.data() for each in read_all(name)}
+    assert [by_id[each] for each in ids] == contents and len(by_id) == 60
 
 
 @pytest.mark.parametrize("mode", ["round robin", "single", "router"])
