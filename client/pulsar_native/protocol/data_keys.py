@@ -149,6 +149,17 @@ class Fetched:
         self.error = error
 
 
+class _Failure:
+    """Reason for the lack of a data key, cached until a time (monotonic seconds)."""
+
+    __slots__ = ("is_reported", "reason", "until")
+
+    def __init__(self, reason: str, until: float) -> None:
+        self.reason = reason
+        self.until = until
+        self.is_reported = False
+
+
 class Decryptor:
     """Decryption of a consumer. `fetch` may run in any thread; all other methods under the consumer's lock."""
 
@@ -160,7 +171,7 @@ class Decryptor:
         self._clock = clock
         # By digest of the encrypted data key, least recently used first. Values: cipher, time of the last use.
         self._ciphers: dict[bytes, tuple[Cipher, float]] = {}
-        self._failures: dict[bytes, tuple[str, float]] = {}
+        self._failures: dict[bytes, _Failure] = {}
 
     def decrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
         """Return the body of an encrypted entry decrypted; raises `KeyWanted` or `CryptoError`."""
@@ -180,14 +191,11 @@ class Decryptor:
         if is_known:
             raise CryptoError("The message was changed, or not encrypted with its data key")
         failure = self._failures.get(whole)
-        if failure is None:
+        # An expired one that was not reported is that of the entry which caused the fetch.
+        if failure is None or (failure.is_reported and now >= failure.until):
             raise KeyWanted(keys_of(metadata))
-        reason, until = failure
-        if now >= until:
-            # Expired, but not reported to the entry that caused the fetch: reported now, and fetched again for the next
-            # one.
-            del self._failures[whole]
-        raise CryptoError(reason)
+        failure.is_reported = True
+        raise CryptoError(failure.reason)
 
     def _cached(self, digest: bytes, now: float) -> Cipher | None:
         known = self._ciphers.pop(digest, None)
@@ -221,7 +229,7 @@ class Decryptor:
         whole = b"".join(fetched.digests)
         if fetched.cipher is None:
             _make_room(self._failures)
-            self._failures[whole] = fetched.error, now + _FAILURE_SECONDS
+            self._failures[whole] = _Failure(fetched.error, now + _FAILURE_SECONDS)
             return
         self._failures.pop(whole, None)
         _make_room(self._ciphers)
@@ -262,6 +270,6 @@ def _digest(key: pb.EncryptionKeys | EncryptionKey) -> bytes:
     return hashlib.sha256(len(name).to_bytes(4, "big") + name + key.value).digest()
 
 
-def _make_room(cache: dict[bytes, tuple[Cipher, float]] | dict[bytes, tuple[str, float]]) -> None:
+def _make_room(cache: dict[bytes, tuple[Cipher, float]] | dict[bytes, _Failure]) -> None:
     while len(cache) >= _MAX_CACHED:
         del cache[next(iter(cache))]

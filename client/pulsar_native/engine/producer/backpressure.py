@@ -119,10 +119,14 @@ def overtaken(topic: str) -> PulsarException:
 
 
 def incomplete(topic: str) -> PulsarException:
-    """Return the error for a message of which the broker stored the last chunk, after it had said to have them all."""
+    """Return the error for a message of which the broker stored the last chunk, after it had said to have them all.
+
+    It had, where deduplication was switched off since; not where it had counted an earlier chunk as the message.
+    """
     return NotConnected(
-        "The broker had counted the message in chunks as stored, so that only its last chunk was sent again, and then "
-        "it stored that: the message is incomplete. Send it again with a new sequence id",
+        "The broker had counted the message in chunks as stored, so that only its last chunk was sent, and then it "
+        "stored that, as when deduplication was switched off meanwhile: the message may be stored whole or not. See "
+        "whether consumers get it; only if not, send it again with a new sequence id",
         topic=topic,
     )
 

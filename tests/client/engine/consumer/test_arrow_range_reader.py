@@ -112,6 +112,45 @@ async def test_range_ends_at_last_message_of_its_start(fake: FakeBroker, reading
     assert made.work.done and made.rows() == [b"0", b"1", b"2"] and made.work.open_children() == []
 
 
+@pytest.mark.parametrize("start", [MessageId.earliest, MessageId.latest, place(9)], ids=["seek", "latest", "entry"])
+async def test_range_behind_mark_is_done_at_once(
+    fake: FakeBroker, reading: Callable[..., Any], start: MessageId
+) -> None:
+    # The broker's position is behind its last entry: a seek by time, or to `latest`, leaves no entry here.
+    fake.set_last(9, mark=9)
+    made = await reading(start)
+    await made.work.refresh_ends()
+    assert made.work.done and made.rows() == []
+
+
+async def test_range_between_mark_and_last_is_awaited(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    # Published while the reader attached at `latest`: in front of the id that it asked for, and not delivered yet.
+    fake.set_last(9, mark=8)
+    made = await reading(MessageId.latest)
+    await made.work.refresh_ends()
+    assert not made.work.done
+    await made.deliver(singles(9))
+    assert made.work.done and made.rows() == [b"9"]
+
+
+async def test_range_mark_behind_removed_ledger_is_awaited(fake: FakeBroker, reading: Callable[..., Any]) -> None:
+    # The last message is a compacted one; the ledger that had it is removed, and the cursor is at the next one.
+    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        response = pb.CommandGetLastMessageIdResponse(
+            request_id=command.getLastMessageId.request_id,
+            last_message_id=pb.MessageIdData(ledgerId=1, entryId=9),
+            consumer_mark_delete_position=pb.MessageIdData(ledgerId=2, entryId=MAXU),
+        )
+        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+    made = await reading()
+    await made.work.refresh_ends()
+    assert not made.work.done
+    await made.deliver(singles(9))
+    assert made.work.done and made.rows() == [b"9"]
+
+
 @pytest.mark.parametrize(
     ("start", "last", "end"),
     [

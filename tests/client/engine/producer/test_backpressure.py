@@ -32,6 +32,7 @@ TOPIC = "persistent://public/default/t"
             NotConnected,
             ("confirm the message (cut off)", "deduplication", "aborted"),
         ),
+        (backpressure.incomplete(TOPIC), NotConnected, ("whole or not", "whether consumers get it", "only if not")),
         (backpressure.lost_to_deduplication(TOPIC), ChecksumError, ("new sequence id",)),
         (backpressure.overtaken(TOPIC), NotConnected, ("deduplication dropped", "aborted", "new one")),
     ],
