@@ -9,19 +9,23 @@ the variable too; publishing with it then fails with its name, since the broker 
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import uuid
+from collections.abc import Sequence
+from typing import Any
 
 from airflow.sdk import Variable
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
+_log = logging.getLogger(__name__)
+
 VARIABLE = "pulsar_deployment_id"
-# Shortest wait for ids that others store: longer than it takes from finding no id to storing one.
-_SETTLE_SECONDS = 2.0
-# The wait, where that took long here: it takes others as long.
-_SETTLE_TIMES = 3
+# How long a new id must stay as it is before it is used: others may store theirs as late as Airflow repeats a request.
+_UNCHANGED_SECONDS = 10
+_MOST_WAITS = 6
 _VALID = re.compile(r"[\w.-]{1,64}")
 _DESCRIPTION = (
     "Id of this Airflow in the names of Pulsar producers and subscriptions. Do not copy it to another Airflow, and do "
@@ -33,7 +37,8 @@ _DESCRIPTION = (
 def deployment_id(of_connection: str | None) -> str:
     """Return the id of this Airflow; `of_connection` is the field of the connection.
 
-    Blocks for Airflow's answer. Raises AirflowException for an id with other characters, and if none can be stored.
+    Blocks for Airflow's answer; where it creates the id, for 10 s or more. Raises AirflowException for an id with other
+    characters, and if none can be read or stored.
     """
     if of_connection:
         return of_connection
@@ -43,27 +48,70 @@ def deployment_id(of_connection: str | None) -> str:
     try:
         found = Variable.get(VARIABLE, default=None)
         if found is None:
-            _create()
-            found = Variable.get(VARIABLE)
+            found = _found_or_created()
     except Exception as error:
         raise AirflowException(
             f"The variable {VARIABLE} with this Airflow's deployment id can be neither read nor made "
             f"({type(error).__name__}: {error}): give deployment_id in the connection, or [pulsar] deployment_id in "
             "Airflow's configuration"
         ) from error
-    return _checked(str(found), f"the variable {VARIABLE}")
+    return _checked(found, f"the variable {VARIABLE}")
 
 
-def _create() -> None:
-    """Store a random id unless there is one; raises Airflow's error if that cannot be known."""
+def _found_or_created() -> str:
+    """Return the id that `Variable.get` did not find, or store one; raises if it cannot be known whether there is one.
+
+    `get` does not find a variable that cannot be read just now. Another id in its place would cost every watcher its
+    subscription, and every publishing task its record.
+    """
     started = time.monotonic()
-    # A variable that cannot be read just now is not found by `get`, as one that does not exist. Another id in its place
-    # would cost every watcher its subscription, and every publishing task its record.
+    for backend in _secrets_backends():
+        found = backend.get_variable(key=VARIABLE)
+        if found is not None:
+            return str(found)
+    # The backend of Airflow's own API does not raise.
     if VARIABLE in Variable.keys(prefix=VARIABLE):
-        return
-    Variable.set(VARIABLE, uuid.uuid4().hex[:16], description=_DESCRIPTION)
-    # Others may create one at the same moment, each its own: the last one stored is for all of them.
-    time.sleep(max(_SETTLE_SECONDS, _SETTLE_TIMES * (time.monotonic() - started)))
+        return str(Variable.get(VARIABLE))
+    created = uuid.uuid4().hex[:16]
+    Variable.set(VARIABLE, created, description=_DESCRIPTION)
+    took = time.monotonic() - started
+    if took >= _UNCHANGED_SECONDS:
+        # Airflow cannot store a variable only if there is none. What was replaced by this one cannot be known.
+        _log.warning(
+            "It took %d s to store the deployment id of this Airflow: a task or watcher that has created another one "
+            "meanwhile goes on with that. Restart the triggerers, so that no watcher does; with [pulsar] deployment_id "
+            "in Airflow's configuration nothing is stored",
+            took,
+        )
+    return _unchanged(created)
+
+
+def _secrets_backends() -> Sequence[Any]:
+    """Return what `Variable.get` asks, one after another."""
+    try:
+        from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+    except ImportError:
+        # Not a public name: another version of Airflow may lack it.
+        return ()
+    return ensure_secrets_backend_loaded()
+
+
+def _unchanged(created: str) -> str:
+    """Return the id once nobody has replaced it for a while: of several that are created at once, the last stored."""
+    _log.info(
+        "Created the deployment id of this Airflow as the variable %s: waiting %d s, or longer, for others that create "
+        "one at the same moment. That happens once in the life of an Airflow, and not at all with [pulsar] "
+        "deployment_id in its configuration",
+        VARIABLE, _UNCHANGED_SECONDS,
+    )  # fmt: skip
+    found = created
+    for _ in range(_MOST_WAITS):
+        before = found
+        time.sleep(_UNCHANGED_SECONDS)
+        found = str(Variable.get(VARIABLE))
+        if found == before:
+            break
+    return found
 
 
 def _checked(found: str, where: str) -> str:

@@ -140,9 +140,11 @@ class ConsumeBatchOperator(LineageMethods, CheckedConstructor, BaseOperator):
     manifest of a batch that is acknowledged and in its output; where it would need the messages or acknowledge them, it
     fails, and names what to do.
 
-    A task that is cleared keeps its batch as well, and consumes no other messages. If a topic of the batch was deleted
-    and created again meanwhile, it fails, and names what to do. Only the broker's statistics tell: the connection needs
-    an admin URL, and the statistics the time of creation (topicCreationTimeStamp); otherwise the batch is returned.
+    A task that is cleared keeps its batch as well, and consumes no other messages. If its topics or subscription are
+    other ones now (a template, or the list that it is mapped over), it fails, and names both. If a topic of the batch
+    was deleted and created again meanwhile, it fails, and names what to do. Only the broker's statistics tell: the
+    connection needs an admin URL, and the statistics the time of creation (topicCreationTimeStamp); otherwise the batch
+    is returned.
 
     Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
     (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; files (path, count,

@@ -198,7 +198,10 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Ite
     with postgres.database() as name:
         stack = AirflowStack(home, env, metadata=PostgresMetadata(postgres, name))
         try:
-            yield stack.start()
+            stack.start()
+            # Else the first task to use it would create it and wait, maybe longer than its test lets it run.
+            stack.add_variable("pulsar_deployment_id", "tests-stack")
+            yield stack
         finally:
             stack.stop()
 

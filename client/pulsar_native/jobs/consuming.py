@@ -5,8 +5,8 @@ Order of events: 1. the output is claimed; 2. messages are received; 3. the outp
 caller's state; 7. the messages are acknowledged, with receipts; 8. that is recorded. A failure before 6 acknowledges
 nothing, and the next try receives the same messages. After 6 the run keeps its batch: every further try returns the
 same manifest, writes a missing or changed output again from exactly those ids, and repeats an acknowledgement without a
-receipt. It fails where a topic of the batch was created again, as far as the caller can tell. Delivery is at least
-once. Blocking; not thread-safe.
+receipt. It fails where a topic of the batch was created again, as far as the caller can tell, and where it is asked
+for other topics or another subscription. Delivery is at least once. Blocking; not thread-safe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, Bat
 from pulsar_native.jobs.busy import when_free
 from pulsar_native.jobs.consume_options import CHECKED, checked, consumer_type_of, initial_position_of
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
-from pulsar_native.jobs.failures import JobRefused, reason_of
+from pulsar_native.jobs.failures import JobRefused, counted, reason_of
 from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter, SinkWriter
 from pulsar_native.jobs.id_ranges import describe
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
@@ -55,6 +55,10 @@ class OutputLost(JobRefused):
 
 class BatchElsewhere(JobRefused):
     """Raised when the ids of this run's batch are needed, which hold in another cluster only."""
+
+
+class SourceChanged(JobRefused):
+    """Raised when this run has consumed a batch already, of other topics or of another subscription."""
 
 
 class TopicRecreated(JobRefused):
@@ -233,7 +237,10 @@ class ConsumeJob:
     # ---- a batch that is known ---------------------------------------------------------------------------------------
 
     def _find(self) -> tuple[BatchOutput | None, dict[str, Any] | None]:
-        """Return the output, and the record of this run's batch if there is one."""
+        """Return the output, and the record of this run's batch if there is one.
+
+        Raises `SourceChanged` if that batch is of other topics or of another subscription.
+        """
         settings = self._settings
         note = self._state.get()
         if note is not None and note.get("version") != 1:
@@ -251,12 +258,28 @@ class ConsumeJob:
             if beside is None and note is not None and note["asked"] == settings.path:
                 output.path = note["manifest"]["path"]
             note = beside or note
-        if note is None or (_whole_names(note["source"]), note["manifest"]["subscription"]) != (
-            settings.source,
-            settings.subscription,
-        ):
-            return output, None
+        if note is not None and not self._is_of_source(note):
+            if note["manifest"]["count"]:
+                raise self._source_changed(output, note)
+            # Nothing is lost with an empty batch.
+            note = None
         return output, note
+
+    def _is_of_source(self, note: Mapping[str, Any]) -> bool:
+        settings = self._settings
+        same = _whole_names(note["source"]) == _whole_names(settings.source)
+        return same and bool(note["manifest"]["subscription"] == settings.subscription)
+
+    def _source_changed(self, output: BatchOutput | None, note: Mapping[str, Any]) -> SourceChanged:
+        settings, manifest = self._settings, note["manifest"]
+        # An output at another path is not in the way.
+        in_the_way = output if output is not None and output.path == manifest["path"] else None
+        return SourceChanged(
+            f"this run has consumed {counted(manifest['count'])} of {_named(note['source'])} as "
+            f"{manifest['subscription']} before, and is asked for {_named(settings.source)} as "
+            f"{settings.subscription} now: nothing is consumed, as that batch would be lost. A new run consumes what "
+            f"is asked for. To give that batch up and consume in this run, {_giving_up(in_the_way)}"
+        )
 
     def _repeat(self, output: BatchOutput | None, note: dict[str, Any]) -> dict[str, Any]:
         count = note["manifest"]["count"]
@@ -721,11 +744,19 @@ def _checked_topics(topics: object) -> list[str]:
     return names
 
 
-def _whole_names(source: list[str] | str) -> list[str] | str:
-    """Return the source of a record, which has short names of topics where an earlier version stored it."""
+def _whole_names(source: list[str] | str) -> set[str] | str:
+    """Return the topics of a record, which are short names where an earlier version stored it, or its pattern."""
     from pulsar_native.topic import TopicName
 
-    return source if isinstance(source, str) else [TopicName.parse(topic).full for topic in source]
+    return source if isinstance(source, str) else {TopicName.parse(topic).full for topic in source}
+
+
+def _named(source: list[str] | str) -> str:
+    """Return topics or a pattern for a text."""
+    if isinstance(source, str):
+        return f"the pattern {source}"
+    more = f" and {len(source) - 3} more" if len(source) > 3 else ""
+    return f"{', '.join(source[:3])}{more}"
 
 
 def _kept(note: Mapping[str, Any]) -> dict[str, Any]:

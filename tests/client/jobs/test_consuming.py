@@ -23,9 +23,10 @@ from pulsar_native.jobs.consuming import (
     ConsumeJob,
     ConsumeSettings,
     OutputLost,
+    SourceChanged,
     TopicRecreated,
 )
-from pulsar_native.jobs.failures import JobRefused
+from pulsar_native.jobs.failures import JobRefused, is_permanent
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
 
@@ -240,12 +241,71 @@ def test_batch_of_topic_created_again_raises(client: Client, topic: NewTopic, tm
 
 
 @pytest.mark.parametrize(
-    "note", [{"version": 2}, {"version": 1, "source": ["another"], "manifest": {"subscription": "sub"}}]
+    "note", [{"version": 2}, {"version": 1, "source": ["another"], "manifest": {"subscription": "sub", "count": 0}}]
 )
-def test_state_of_another_batch_is_not_repeated(client: Client, topic: NewTopic, note: dict[str, Any]) -> None:
+def test_state_of_an_empty_batch_is_not_repeated(client: Client, topic: NewTopic, note: dict[str, Any]) -> None:
     name = topic()
     publish(client, name, 2)
     assert ConsumeJob(ConsumeSettings([name], "sub", {}), client, MemoryState(note), MemoryLog()).run()["count"] == 2
+
+
+@pytest.mark.parametrize("state", [consuming.CONSUMED, consuming.ACKNOWLEDGED])
+@pytest.mark.parametrize("change", ["topic", "subscription", "pattern"])
+def test_batch_of_another_source_is_kept(client: Client, topic: NewTopic, change: str, state: str) -> None:
+    """A cleared task whose list or template changed: the messages of its batch are acknowledged, and nowhere else."""
+    name, other, kept = topic(), topic(), MemoryState()
+    publish(client, name)
+    publish(client, other)
+    settings = ConsumeSettings([name], "sub", {}, limits=BatchLimits(3, None, None, 9999))
+    first = ConsumeJob(settings, client, kept, MemoryLog()).run()
+    kept.set({**kept.get(), "state": state})  # type: ignore[dict-item]
+    changed, asked = {
+        "topic": (dataclasses.replace(settings, topics=[other]), f"{other} as sub"),
+        "subscription": (dataclasses.replace(settings, subscription="second"), f"{name} as second"),
+        "pattern": (dataclasses.replace(settings, pattern=re.compile(other)), f"the pattern {other} as sub"),
+    }[change]
+    wanted = f"3 messages of {name} as sub before, and is asked for {asked} now: nothing"
+    with pytest.raises(SourceChanged, match=f"{wanted} .* in this run, remove the task's stored state") as error:
+        ConsumeJob(changed, client, kept, MemoryLog()).run()
+    assert is_permanent(error.value)
+    assert ConsumeJob(settings, client, kept, MemoryLog()).run() == first
+    # What the error says: a new run.
+    assert ConsumeJob(changed, client, MemoryState(), MemoryLog()).run()["count"] == 3
+
+
+@pytest.mark.parametrize("if_exists", ["fail", "overwrite", "append_part"])
+def test_output_of_another_source_is_kept(client: Client, topic: NewTopic, tmp_path: Path, if_exists: str) -> None:
+    name, other, state = topic(), topic(), MemoryState()
+    publish(client, name)
+    publish(client, other)
+    settings = ConsumeSettings([name], "sub", {"job": "j"}, path=str(tmp_path / "a"), if_exists=if_exists)
+    path = Path(ConsumeJob(settings, client, state, MemoryLog()).run()["path"])
+    written, changed = path.read_bytes(), dataclasses.replace(settings, topics=[other])
+    beside = tmp_path / f"_{path.name}.manifest.json"
+    # A caller that has lost its state has the record beside the output.
+    for store in (state, MemoryState()):
+        with pytest.raises(SourceChanged, match=f"remove {path}, {beside} and the task's stored state"):
+            ConsumeJob(changed, client, store, MemoryLog()).run()
+    assert path.read_bytes() == written
+    elsewhere = dataclasses.replace(changed, path=str(tmp_path / "b"))
+    with pytest.raises(SourceChanged, match="in this run, remove the task's stored state"):
+        ConsumeJob(elsewhere, client, state, MemoryLog()).run()
+    path.unlink()
+    beside.unlink()
+    assert ConsumeJob(changed, client, MemoryState(), MemoryLog()).run()["count"] == 5
+
+
+def test_batch_of_topics_in_another_order_is_kept(client: Client, topic: NewTopic) -> None:
+    names, state = [topic() for _ in range(5)], MemoryState()
+    for name in names:
+        publish(client, name, 1)
+    settings = ConsumeSettings(names, "sub", {}, limits=BatchLimits(None, None, None, 9999))
+    first = ConsumeJob(settings, client, state, MemoryLog()).run()
+    again = dataclasses.replace(settings, topics=names[::-1])
+    assert first["count"] == 5 and ConsumeJob(again, client, state, MemoryLog()).run() == first
+    fewer = dataclasses.replace(settings, topics=names[1:2])
+    with pytest.raises(SourceChanged, match=f"5 messages of {', '.join(names[:3])} and 2 more as .* {names[1]} as"):
+        ConsumeJob(fewer, client, state, MemoryLog()).run()
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

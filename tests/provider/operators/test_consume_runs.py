@@ -313,13 +313,20 @@ def test_existing_output_fails_before_receiving(
     assert admin.stats(name, precise_backlog=True)["subscriptions"]["sub"]["msgBacklog"] == 10
 
 
-def test_other_batch_of_the_same_run_is_not_replaced(client: Client, topic: NewTopic, tmp_path: Path) -> None:
-    name, path, store = topic(), tmp_path / "a.jsonl", StateStore()
+def test_batch_of_another_source_is_kept(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    """The list of a mapped task, or a template, has changed when the run is cleared."""
+    name, other = topic(), topic()
     fill(client, name, range(5))
-    consume(name, path).execute(context_of(store=store))
-    with pytest.raises(AirflowFailException, match="another batch of this run"):
-        consume(name, path, subscription="other").execute(context_of(store=store))
-    assert len(texts(path)) == 5
+    fill(client, other, range(5))
+    outputs: list[dict[str, Any]] = [{"path": tmp_path / "a.jsonl", "if_exists": "overwrite"}, {"inline": True}]
+    for number, options in enumerate(outputs):
+        store, sub = StateStore(), f"sub{number}"
+        context = context_of(store=store)
+        first = consume(name, subscription=sub, **options).execute(context)
+        with pytest.raises(AirflowFailException, match=f"5 messages of {name} as {sub} before.* for {other} as {sub}"):
+            consume(other, subscription=sub, **options).execute(context)
+        assert consume(name, subscription=sub, **options).execute(context) == first
+    assert len(texts(tmp_path / "a.jsonl")) == 5
 
 
 def test_other_deployment_is_another_run(
