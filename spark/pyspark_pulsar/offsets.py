@@ -24,6 +24,9 @@ from pyspark_pulsar.positions import Bound, Position
 _NOWHERE = Position(0, 0)
 # How often an open transaction is looked at.
 _TRANSACTION_POLL_SECONDS = 0.5
+# Search for an end by time: the least slack of the second request, which each further one doubles, up to 12 days.
+_LEAST_SLACK_MS = 1000
+_END_REQUESTS = 22
 
 
 class Found(NamedTuple):
@@ -124,13 +127,27 @@ def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, 
         return min(bound, behind_last)
     if options.ending_time is None:
         return behind_last
-    until = options.ending_time + options.time_slack_ms
-    found = probe.first_at(until)
+    found = end_at(options.ending_time, options.time_slack_ms, probe)
     if found is not None:
         # All before it can be delivered, also where a transaction that held some back has ended since `last`.
         return found.position.entry_start
-    last = _last_before(topic, until, last, options, probe)
+    last = _last_before(topic, options.ending_time + options.time_slack_ms, last, options, probe)
     return last.after_entry if last is not None else _NOWHERE
+
+
+def end_at(until: int, slack: int, probe: Probe) -> Found | None:
+    """Return the message at which a range of publish times before `until` (ms) ends, None for the end of the topic.
+
+    A broker that stamps entries searches by their arrival: one that took longer than the slack is found by the search,
+    although it was published before `until`. So the search goes on from such a message with a growing slack; rows that
+    are read in excess are left out by the task. Blocks for a few requests at the most.
+    """
+    for _ in range(_END_REQUESTS):
+        found = probe.first_at(until + slack)
+        if found is None or found.publish_time >= until:
+            return found
+        slack = max(2 * slack, _LEAST_SLACK_MS)
+    return None
 
 
 def _last_before(topic: str, until: int, last: Position | None, options: ReadOptions, probe: Probe) -> Position | None:

@@ -30,6 +30,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 # Year 2200; later numbers are in another unit.
 _LATEST_MS = (datetime(2200, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+# Seconds since 1970 from September 2001 on: in milliseconds they are of January to April 1970, when no message was.
+_SECONDS = range(10**9, 10**10)
 # ISO date without dashes.
 _DATE = re.compile(r"(19|20|21)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 
@@ -511,6 +513,12 @@ def parse_time(option: str, text: str) -> int:
 
 def _milliseconds(option: str, text: str) -> int:
     value = int(text)
+    if value in _SECONDS:
+        understood, meant = ((_EPOCH + value * unit).isoformat() for unit in (_MILLISECOND, timedelta(seconds=1)))
+        raise InvalidConfiguration(
+            f"{option} is {text}, which in milliseconds since 1970 is {understood}; are these seconds? Write {meant} "
+            f"as {text}000"
+        )
     if value >= _LATEST_MS:
         raise InvalidConfiguration(
             f"{option} is {text}, which in milliseconds since 1970 is beyond the year 2200; are these microseconds?"

@@ -109,6 +109,7 @@ class Publisher:
     def publish(self, batch: pyarrow.RecordBatch) -> None:
         """Publish the rows of a batch and return after their receipts; raises `WriteFailed`."""
         base, self._rows = self._rows, self._rows + batch.num_rows
+        self._check_text(batch, base)
         for topic, rows in self._by_topic(batch, base):
             for part, ids in self._sent(topic, rows):
                 _count(self.published.setdefault(topic, Published()), ids, len(part.numbers))
@@ -186,6 +187,26 @@ class Publisher:
 
     # --- rows to messages -------------------------------------------------------------------------------------------
 
+    def _check_text(self, batch: pyarrow.RecordBatch, base: int) -> None:
+        """Raise for text that is not UTF-8, which Spark's STRING may hold; a value that is no record is bytes."""
+        columns = self._columns
+        records = columns.value if self._encoder is not None else ()
+        # The topic first, as the error of another column names it.
+        for name in (columns.topic, columns.key, columns.properties, *records):
+            row = None if name is None else _not_text(batch.column(name))
+            if row is None:
+                continue
+            topic = self._options.topic
+            if columns.topic is not None:
+                topic = None if name == columns.topic else batch.column(columns.topic)[row].as_py() or topic
+            to = "" if topic is None else f", to {topic},"
+            other = ", or cast the column to BINARY, for a key of bytes" if name == columns.key else ""
+            raise WriteFailed(
+                f"Row {base + row} of this task{to} has text that is not UTF-8 in column {name}: replace such bytes, "
+                f"as with make_valid_utf8{other}",
+                topic=topic,
+            )
+
     def _by_topic(self, batch: pyarrow.RecordBatch, base: int) -> Iterator[tuple[str, _Rows]]:
         """Yield the topics in the order of their first rows, each with its rows in their order."""
         import pyarrow.compute as compute
@@ -252,6 +273,24 @@ class Publisher:
             except PulsarException as error:
                 raise WriteFailed(f"The value of row {number} of this task cannot be encoded: {error}") from error
         return pyarrow.array(payloads, pyarrow.large_binary())
+
+
+def _not_text(column: pyarrow.Array) -> int | None:
+    """Return the first row with text that is not UTF-8, also in a STRUCT, ARRAY or MAP; None for none."""
+    import pyarrow
+
+    try:
+        column.validate(full=True)
+    except pyarrow.ArrowInvalid:
+        for row in range(len(column)):
+            # Its other checks are of no concern here.
+            try:
+                _in_utc(column.slice(row, 1)).to_pylist()
+            except UnicodeDecodeError:
+                return row
+            except (OverflowError, ValueError):
+                continue
+    return None
 
 
 def _in_utc(column: pyarrow.Array) -> pyarrow.Array:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native import MessageId
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.topic import TopicName
-from pyspark_pulsar.offsets import Probe, Range
+from pyspark_pulsar.offsets import Probe, Range, end_at
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
@@ -258,8 +258,8 @@ def _behind(message_id: MessageId) -> Position:
 def narrow(item: Range, pushed: Pushed, slack: int, probe: Probe) -> Range:
     """Return a range without messages that no filter selects.
 
-    Publish times use the broker's search, widened by the slack (ms) as those of the options. Blocks for up to two
-    requests if there is a publish time.
+    Publish times use the broker's search, widened by the slack (ms) as those of the options. Blocks for a few requests
+    if there is a publish time.
     """
     kept = _within_ids(item, pushed)
     if kept.is_empty or (pushed.publish_from is None and pushed.publish_until in (None, _BEHIND_LAST)):
@@ -282,6 +282,6 @@ def _within_times(item: Range, pushed: Pushed, slack: int, probe: Probe) -> Rang
         start = end if found is None else max(start, found.position.entry_start)
     if start < end and pushed.publish_until not in (None, _BEHIND_LAST):
         assert pushed.publish_until is not None
-        found = probe.first_at(pushed.publish_until + slack)
+        found = end_at(pushed.publish_until, slack, probe)
         end = end if found is None else min(end, found.position.entry_start)
     return Range(item.topic, min(start, end), end)

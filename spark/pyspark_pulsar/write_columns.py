@@ -13,7 +13,8 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -67,10 +68,10 @@ class WriteColumns:
         from pyspark.sql.types import StructType
 
         names = [field.name for field in schema.fields]
-        folded = [name.lower() for name in names]
-        double = sorted({name for name in folded if folded.count(name) > 1})
+        double = _twice(names)
         if double:
             raise InvalidConfiguration(f"The DataFrame has columns twice: {', '.join(double)}")
+        folded = [name.lower() for name in names]
         has_value = "value" in folded
         roles = {**_METADATA, **(_PLAIN if has_value else {})}
         found = _roles(schema, roles)
@@ -95,6 +96,12 @@ class WriteColumns:
         definition = json.dumps(record_definition(record, value_format))
         value = (name,) if has_value else tuple(rest)
         return WriteColumns(value, not has_value, **found, value_format=value_format, definition=definition)
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    """Return the names that are there twice, as they differ in case at the most, in lower case."""
+    counts = Counter(name.lower() for name in names)
+    return sorted(name for name, count in counts.items() if count > 1)
 
 
 def _roles(schema: StructType, roles: Mapping[str, str]) -> dict[str, str]:
@@ -171,6 +178,10 @@ class _Definitions:
         while name in self._names:  # As of a.b and a_b.
             name += "_"
         self._names.add(name)
+        # Which a schema may have, but no columns to read it into.
+        double = _twice([field.name for field in record.fields])
+        if double:
+            raise InvalidConfiguration(f"{where} has fields twice, as their case is ignored: {', '.join(double)}")
         fields = []
         for field in record.fields:
             if not _AVRO_NAME.fullmatch(field.name):

@@ -17,6 +17,7 @@ from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.offsets import Range, resolve
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
+from pyspark_pulsar.pushdown import Pushed, narrow
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 from support.until import wait_until
@@ -44,6 +45,26 @@ def test_broker_first_last_and_time_positions(broker: Broker, topic: NewTopic, p
         assert probe.first_at(0) == found == probe.first_at(found.publish_time - 1000)
         assert probe.first_at(between.publish_time + 10**7) is None
         assert probe.first() == found, "whatever was asked before"
+
+
+def test_broker_late_entry_is_before_the_end(broker: Broker, topic: NewTopic, client: Client) -> None:
+    name = topic()
+    with client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000) as producer:
+        for value in (b"1", b"2", b"3"):
+            producer.send_async(value, None)
+            time.sleep(0.1)  # The batch is stamped by the producer when it begins, by the broker when it arrives.
+            producer.flush()
+    with client.create_reader(name, MessageId.earliest) as reader:
+        _, second, third = (reader.read_next(10_000) for _ in range(3))
+    until, end = second.publish_timestamp() + 1, Position.of_message(third.message_id()).entry_start
+    options = {"service.url": broker.service_url, "topic": name, "timeSlackMs": "0"}
+    with connected(broker, name) as asked, asked.probe(name) as probe:
+        late = probe.first_at(until)
+        assert late is not None and late.publish_time < until, "the broker searches by the arrival"
+        everything = resolve(name, ReadOptions.parse(options), probe)
+        timed = resolve(name, ReadOptions.parse({**options, "endingTime": str(until)}), probe)
+        narrowed = narrow(everything, Pushed(publish_until=until), 0, probe)
+    assert timed.end >= end and narrowed.end >= end
 
 
 def test_broker_empty_topic_has_no_positions(broker: Broker, topic: NewTopic) -> None:

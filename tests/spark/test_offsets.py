@@ -25,6 +25,7 @@ class Topic:
         last_entry: Position | None = None,
         held_back: tuple[tuple[str, int], ...] = (),
         ends_after: int = 0,
+        delay: int = 0,
     ) -> None:
         self.messages = [Found(Position.parse(text), time) for text, time in messages]
         self._late = late
@@ -34,6 +35,9 @@ class Topic:
         # Messages behind an open transaction, which ends after so many questions about it.
         self._held_back = [Found(Position.parse(text), time) for text, time in held_back]
         self._ends_after = ends_after
+        # How long after its publish time a message arrives, by which the broker searches.
+        self._delay = delay
+        self.searches = 0
 
     def last(self) -> Position | None:
         found = self.messages[-1].position if self.messages else None
@@ -49,7 +53,8 @@ class Topic:
         return self.messages[0] if self.messages else None
 
     def first_at(self, time_ms: int) -> Found | None:
-        return next((found for found in self.messages if found.publish_time >= time_ms), None)
+        self.searches += 1
+        return next((found for found in self.messages if found.publish_time + self._delay >= time_ms), None)
 
     def is_trimmed(self) -> bool:
         return self._trimmed
@@ -169,6 +174,24 @@ def test_offsets_index_shows_loss_before_first(
         return
     with pytest.raises(DataLoss, match="The topic was trimmed"):
         planned(topic, startingTime="99")
+
+
+@pytest.mark.parametrize(
+    ("delay", "until", "slack", "end", "searches"),
+    [
+        (0, 20_001, 0, "3:2", 1),
+        (30, 20_001, 30, "3:2", 1),
+        (30, 20_001, 0, "3:2", 2),
+        (9_000, 20_001, 0, "3:2", 6),
+        (9_000, 20_001, 8_000, "3:2", 2),
+        (9_000, 40_001, 0, "5:1", 6),
+        (10**12, 20_001, 0, "5:1", 22),  # No message is published so late; the number of requests is limited.
+    ],
+)
+def test_end_is_behind_messages_that_came_late(delay: int, until: int, slack: int, end: str, searches: int) -> None:
+    topic = Topic(("3:0", 10_000), ("3:1", 20_000), ("3:2", 30_000), ("5:0", 40_000), delay=delay)
+    assert planned(topic, endingTime=str(until), timeSlackMs=str(slack)) == f"3:0 {end}"
+    assert topic.searches == searches
 
 
 HELD_BACK = (("5:1", 450), ("5:2", 600))

@@ -227,6 +227,9 @@ def test_times_iso_and_milliseconds_round_up(text: str, milliseconds: int) -> No
         ("1969-12-31T23:59:59Z", "before 1970"),
         ('{"t": 5}', "one time for all partitions"),
         ("1767225600000000", "beyond the year 2200; are these microseconds"),
+        ("1767225600", r"1970-01-21T10:53:45.600000.*seconds\? Write 2026-01-01T00:00:00\+00:00 as 1767225600000"),
+        ("1000000000", "are these seconds"),
+        ("9999999999", "are these seconds"),
         ("20271231", r"is 1970-01-01T05:37:51\.231\+00:00; write a date as 2027-12-31T00:00:00Z"),
     ],
 )

@@ -260,6 +260,63 @@ def test_write_transaction_shows_all_rows_or_none(write: Write, topic: NewTopic,
     assert [message.data() for message in stored(one)] == [b"a", b"c"]
 
 
+NOT_UTF_8 = pyarrow.array([b"ok", None, b"a\xff"], pyarrow.binary()).view(pyarrow.string())
+NUMBERS = pyarrow.array([1, 2, 3])
+NAMES = pyarrow.array(["a", "b", "c"])
+# Of a time zone that Python does not know.
+TIMES = pyarrow.array([1, 2, 3], pyarrow.timestamp("us", "GMT+1"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "form", "name", "advice"),
+    [
+        ({"value": NAMES, "key": NOT_UTF_8}, "raw", "key", ", or cast the column to BINARY, for a key of bytes"),
+        ({"value": NAMES, "properties": pyarrow.MapArray.from_arrays([0, 1, 2, 3], NAMES, NOT_UTF_8.fill_null(""))},
+         "raw", "properties", ""),
+        ({"n": NUMBERS, "b": NOT_UTF_8}, "json", "b", ""),
+        ({"n": NUMBERS, "b": NOT_UTF_8}, "avro", "b", ""),
+        ({"value": pyarrow.StructArray.from_arrays([NOT_UTF_8, TIMES], ["a", "at"])}, "avro", "value", ""),
+    ],
+    ids=["key", "properties", "json", "avro", "struct"],
+)  # fmt: skip
+def test_write_text_not_utf8_names_row_and_column(
+    broker: Broker, topic: NewTopic, stored: Any, columns: dict[str, pyarrow.Array], form: str, name: str, advice: str
+) -> None:
+    there = topic()
+    good, bad = (pyarrow.RecordBatch.from_pydict(columns).slice(start, 2) for start in (0, 1))
+    options = WriteOptions.parse(
+        {"service.url": broker.service_url, "topic": there, "valueFormat": form}, streaming=True
+    )
+    roles = check_columns(options, from_arrow_schema(good.schema))
+    with pytest.raises(WriteFailed) as failed:
+        publish(options, roles, None, 0, iter([good, bad]))
+    assert failed.value.message == (
+        f"Row 3 of this task, to {there}, has text that is not UTF-8 in column {name}: replace such bytes, as with "
+        f"make_valid_utf8{advice}"
+    )
+    assert len(stored(there)) == 2, "the batch before"
+
+
+def test_write_topic_not_utf8_names_the_row(broker: Broker, topic: NewTopic, stored: Any) -> None:
+    first, second = topic(), topic()
+    options = WriteOptions.parse({"service.url": broker.service_url, "topic": first}, streaming=True)
+
+    def write(topics: pyarrow.Array, **more: pyarrow.Array) -> None:
+        rows = pyarrow.RecordBatch.from_pydict({"value": NOT_UTF_8, "topic": topics, **more})
+        publish(options, check_columns(options, from_arrow_schema(rows.schema)), None, 0, iter([rows]))
+
+    with pytest.raises(WriteFailed, match=r"^Row 2 of this task has text that is not UTF-8 in column topic: "):
+        write(NOT_UTF_8)
+    # The topic of the row is that of its column, else that of the option.
+    for name in (first, second):
+        topics = pyarrow.array([first, None, None if name == first else second])
+        with pytest.raises(WriteFailed, match=rf"^Row 2 of this task, to {name}, has text .* in column key: "):
+            write(topics, key=NOT_UTF_8)
+    assert stored(first) == stored(second) == []
+    write(pyarrow.array([None, None, second]))
+    assert [message.data() for message in stored(second)] == [b"a\xff"], "a value is bytes"
+
+
 def test_write_error_names_topic_and_row(
     write: Write, topic: NewTopic, stored: Any, broker: Broker, client: pulsar_native.Client
 ) -> None:

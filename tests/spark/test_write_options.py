@@ -120,6 +120,8 @@ TEXT, LONG, TIME = StringType(), LongType(), TimestampType()
         ({"a": DecimalType(5, 2)}, "json", r"value.a: DECIMAL\(5,2\) has no form in json"),
         ({"a": BinaryType()}, "json", "BINARY has no form in json"),
         ({"a b": LONG}, "json", "letters, digits and _ only"),
+        ({"value": schema(a=LONG, A=LONG, b=LONG)}, "json", "value has fields twice, as their case is ignored: a$"),
+        ({"l": ArrayType(schema(b=LONG, B=LONG))}, "avro", r"value\.l has fields twice"),
         ({"a": MapType(LONG, TEXT)}, "avro", "keys of a map must be STRING"),
         ({"a": LONG, "__topik": TEXT}, "json", "did you mean __topic"),
     ],
