@@ -1,17 +1,18 @@
-"""Messages whose writer's schema was deleted: they are received, decoding fails, and others are not held up."""
+"""Messages whose writer's schema was deleted: received, not decoded, others not held up; a topic made again."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
-from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition
+from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition, MessageId
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.jobs.codecs import WriterSchema
 from pulsar_native.jobs.matching_stream import MatchingStream, StreamOptions
-from pulsar_native.schema import AvroSchema, InvalidRecord
+from pulsar_native.schema import AutoConsumeSchema, AvroSchema, InvalidRecord
 from support.brokers import Broker, NewTopic
 
 DEFINITION = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
@@ -65,3 +66,41 @@ async def test_stream_buries_a_message_without_schema(broker: Broker, orphaned: 
     with Client(broker.service_url) as client:
         letters = client.subscribe(f"{orphaned}-sub-DLQ", "sub", ConsumerType.Shared)
         assert "no longer in the registry" in letters.receive(10_000).properties()["EXCEPTION_MESSAGE"]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_topic_made_again_read_by_its_new_schema(broker: Broker, topic: NewTopic, partitions: int) -> None:
+    name = topic(partitions=partitions)
+    path = name.replace("://", "/") + ("/partitions" if partitions else "")
+    async with AsyncClient(broker.service_url) as client:
+        # They register no schema of their own, which would be the first of the topic that is made again.
+        consumer = await client.subscribe(
+            name,
+            "sub",
+            ConsumerType.Shared,
+            schema=AutoConsumeSchema(),
+            initial_position=InitialPosition.Earliest,
+        )
+        reader = await client.create_reader(name, MessageId.earliest, schema=AutoConsumeSchema())
+        table = await client.create_table_view(name, schema=AutoConsumeSchema())
+        changed = asyncio.Queue[object]()
+        table.listen(lambda _key, value: changed.put_nowait(value))
+        held = []
+        for number, fields in enumerate((("low", "high"), ("high", "low"))):
+            if number:
+                broker.admin("DELETE", f"{path}?force=true&deleteSchema=true")
+                if partitions:
+                    broker.admin("PUT", path, partitions)
+            types = [{"name": field, "type": "int"} for field in fields]
+            schema: Any = AvroSchema(None, {"type": "record", "name": "R", "fields": types})
+            value = {"low": number, "high": 100 + number}
+            async with await client.create_producer(name, schema=schema) as producer:
+                for key in "abcd":
+                    await producer.send(value, partition_key=key)
+            for _ in range(4):
+                held.append(await consumer.receive(20_000))
+                await consumer.acknowledge(held[-1])
+                assert held[-1].int_schema_version() == 0 and held[-1].value() == value
+                assert (await reader.read_next(20_000)).value() == value
+                assert await asyncio.wait_for(changed.get(), 20) == value
+        assert [message.value()["low"] for message in held] == [0] * 4 + [1] * 4

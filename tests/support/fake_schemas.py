@@ -13,10 +13,34 @@ from support.fake_broker import FakeBroker, Peer, failure, frame
 
 SCHEMA: Any = AvroSchema(None, {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
 
+# Another definition, whose first field an old reader takes for the only one.
+WIDER: Any = AvroSchema(
+    None, {"type": "record", "name": "R", "fields": [{"name": name, "type": "long"} for name in ("m", "n")]}
+)
+
 
 def avro_entry(number: int, version: bytes = b"\1", **metadata: Any) -> bytes:
     """Return an entry of one message with this number, published by a version of `SCHEMA`."""
     return single_entry(SCHEMA.encode({"n": number}), schema_version=version, **metadata)
+
+
+def wider_entry(number: int, version: bytes = b"\1") -> bytes:
+    """Return an entry of one message with this number, published by a version of `WIDER`."""
+    return single_entry(WIDER.encode({"m": -1, "n": number}), schema_version=version)
+
+
+def schema_answer(command: pb.BaseCommand, schema: Any = SCHEMA) -> bytes:
+    """Return the answer to a request for a version."""
+    asked = command.getSchema
+    found = pb.CommandGetSchemaResponse(
+        request_id=asked.request_id, schema=wire_schema(schema), schema_version=asked.schema_version
+    )
+    return frame(Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=found)
+
+
+def serve_schema(fake: FakeBroker, schema: Any) -> None:
+    """Have the broker answer every request for a version with this schema."""
+    fake.answers[Kind.GET_SCHEMA] = lambda _peer, command: [schema_answer(command, schema)]
 
 
 def refuse_schema(fake: FakeBroker, version: bytes, times: int = 1) -> None:
@@ -29,9 +53,6 @@ def refuse_schema(fake: FakeBroker, version: bytes, times: int = 1) -> None:
         if asked.schema_version == version and left:
             left -= 1
             return [failure(asked.request_id, pb.NotAllowedError)]
-        found = pb.CommandGetSchemaResponse(
-            request_id=asked.request_id, schema=wire_schema(SCHEMA), schema_version=asked.schema_version
-        )
-        return [frame(Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=found)]
+        return [schema_answer(command)]
 
     fake.answers[Kind.GET_SCHEMA] = answer

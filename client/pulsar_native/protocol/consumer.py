@@ -233,6 +233,9 @@ class ConsumerCore:
             self.drop_queued()
             if self._position.is_durable and self._position.is_stored:
                 self.restarts += 1
+        if not self.is_held:
+            # After `break_off`.
+            self._deliveries, self._messages = self.all_deliveries, self._all_messages
         self.attachment += 1
         self._delivered_to = NO_ENTRY if self._in_order else None
         self.newest = None
@@ -260,6 +263,14 @@ class ConsumerCore:
         self.permits.is_attached = False
         # What was not written yet was for this one.
         self.outgoing.clear()
+
+    def break_off(self) -> None:
+        """Drop what is queued, and deliver nothing until the next attachment, at which the broker redelivers it.
+
+        After a call that an exception ended at some step: entries may be gone, and permits not counted.
+        """
+        self.drop_queued()
+        self._deliveries, self._messages = deque(), deque()
 
     @property
     def may_wait(self) -> bool:
@@ -311,6 +322,16 @@ class ConsumerCore:
                 # Other threads may dequeue the last one concurrently.
                 return self.prefetch.messages.popleft()
             self.count_dequeued()
+        try:
+            return self._next_prefetching(prefetch)
+        except BaseException:
+            # Filled, or half-way to it: nothing of it counts as dequeued.
+            self.prefetch.messages.clear()
+            self.prefetch.uncounted = 0
+            raise
+
+    def _next_prefetching(self, prefetch: int) -> Message | None:
+        """Return the next message, and fill the prefetch buffer, which is empty and counted."""
         if not self._messages:
             if prefetch and self._may_be_single and self._cut_at is None and self._deliveries:
                 message = self._dequeue_single(min(prefetch, _AHEAD_MESSAGES))
@@ -337,7 +358,6 @@ class ConsumerCore:
 
     def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: int) -> Message:
         message = decoded.message_at(first)
-        self._position.last_message = message
         permits = self.permits
         permits.to_return += 1
         if permits.to_return >= permits.threshold:
@@ -349,6 +369,8 @@ class ConsumerCore:
             if stop > first + 1:
                 self.prefetch.fill_from(decoded, first + 1, stop)
         self._cut_at = stop if stop < decoded.wanted else None
+        # At last: interrupted before, the position is still in front of the message.
+        self._position.last_message = message
         return message
 
     def _dequeue_single(self, most: int) -> Message | None:
@@ -370,7 +392,6 @@ class ConsumerCore:
     def _dequeue_ahead(self, ahead: list[Message], size: int, most: int) -> Message:
         """Return the first of messages with `size` payload bytes, and prefetch the others and those behind them."""
         message = ahead.pop(0)
-        self._position.last_message = message
         self.permits.count(1)
         while (
             self._deliveries
@@ -399,6 +420,8 @@ class ConsumerCore:
         del ahead[fitting:]
         if ahead:
             self.prefetch.fill(ahead)
+        # As in `_dequeue_from_batch`.
+        self._position.last_message = message
         return message
 
     def _decode_singles(self, most: int, most_bytes: int) -> list[Message]:
@@ -630,8 +653,9 @@ class ConsumerCore:
         self._deliveries.appendleft(delivery)
         if self._scaled is not None:
             self._scaled.on_queued(delivery)
-        self._awaits_key = True
+        # Asked for before it is awaited: interrupted in between, it is asked for again.
         self._decoding.fetch_key(wanted)
+        self._awaits_key = True
 
     def on_key_fetched(self) -> None:
         """Go on decoding: the key was read, or is known to be missing."""

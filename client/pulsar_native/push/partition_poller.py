@@ -289,6 +289,8 @@ class PartitionPoller:
         """Forget messages no handler has begun once the broker redelivers them."""
         if self.child.attachment != self._attachment:
             self._attachment = self.child.attachment
+            # A topic that was made again has other schemas under the same versions.
+            self._decoders.clear()
             self.drop_waiting()
 
     def check_right(self) -> None:

@@ -193,13 +193,16 @@ class Receiving(Closeable, Generic[T_co]):
             self._engine.check_may_wait()
         while True:
             wait = Wait()
-            self._inner.wait_then(wait.wake)
             try:
+                self._inner.wait_then(wait.wake)
                 woken = wait.wait(None if deadline is None else deadline - time.monotonic())
                 # Taken before the waiter is removed: else the next waiter could take it first.
                 taken = take() if woken else None
-            finally:
                 self._inner.forget_wait(wait.wake)
+            except BaseException:
+                # Not in a `finally`: the handler of a signal may raise within that call, too.
+                self._inner.forget_wait(wait.wake)
+                raise
             if taken is not None or not woken:
                 return taken
 

@@ -21,8 +21,16 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
 from support.entry_bytes import batch_entry, single_entry
-from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, success, swallow
-from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
+from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, success, swallow
+from support.fake_schemas import (
+    SCHEMA,
+    WIDER,
+    avro_entry,
+    refuse_schema,
+    schema_answer,
+    serve_schema,
+    wider_entry,
+)
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -214,6 +222,65 @@ async def test_receive_cancelled_at_schema_fetch_dropped_as_queue(
         await until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == 2 and consumer.is_connected())
     await cancelled(receiving)
     assert consumer.stats().msg_num_in_receiver_queue == kept
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["consumer", "reader"])
+async def test_schema_asked_again_after_reattachment(fake: FakeBroker, client: Client, reads: bool) -> None:
+    # A topic that was deleted and made again has the same versions of another schema.
+    topic = FakeTopic(fake)
+    serve_schema(fake, SCHEMA)
+    consumer: Any
+    if reads:
+        consumer = await client.create_reader("t", MessageId.earliest, schema=SCHEMA)
+    else:
+        consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, schema=SCHEMA)
+    receive = consumer.read_next if reads else consumer.receive
+    topic.publish_entry(avro_entry(0))
+    topic.publish_entry(avro_entry(1))
+    held, queued = [await receive(10_000) for _ in range(2)]
+    serve_schema(fake, WIDER)
+    fake.peers[0].close()
+    await until(lambda: len(fake.seen(Kind.FLOW)) == 2)
+    fake.peers[-1].send(*(delivery(0, wider_entry(number), number) for number in (2, 3, 4)))
+    assert [(await receive(10_000)).value()["n"] for _ in range(3)] == [2, 3, 4]
+    # What was received before is read as it was written, also for the first time.
+    assert (held.value(), queued.value()) == ({"n": 0}, {"n": 1})
+    assert len(fake.seen(Kind.GET_SCHEMA)) == 2
+
+
+async def test_schema_asked_once_for_all_partitions(fake: FakeBroker, client: Client) -> None:
+    fake.partitions["persistent://public/default/t"] = 3
+    serve_schema(fake, SCHEMA)
+    consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, schema=SCHEMA)
+    for attempt, entry_of, schema in ((1, avro_entry, SCHEMA), (2, wider_entry, WIDER)):
+        serve_schema(fake, schema)
+        await until(lambda count=attempt: len(fake.seen(Kind.FLOW)) == 3 * count)
+        fake.peers[-1].send(*(delivery(number, entry_of(number), attempt) for number in range(3)))
+        assert sorted([(await consumer.receive(10_000)).value()["n"] for _ in range(3)]) == [0, 1, 2]
+        assert len(fake.seen(Kind.GET_SCHEMA)) == attempt
+        fake.peers[-1].close()
+
+
+async def test_schema_fetch_from_before_reattachment(fake: FakeBroker, client: Client) -> None:
+    asked: list[pb.BaseCommand] = []
+    fake.answers[Kind.GET_SCHEMA] = lambda _peer, command: asked.append(command) or ()
+    consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, schema=SCHEMA)
+    (peer,) = fake.peers
+    await until(lambda: len(fake.seen(Kind.FLOW)) == 1)
+    peer.send(delivery(0, avro_entry(0), 0))
+    before = asyncio.create_task(consumer.receive())
+    await until(lambda: len(asked) == 1)
+    closed = pb.CommandCloseConsumer(consumer_id=0, request_id=MAXU)
+    peer.send(frame(Kind.CLOSE_CONSUMER, close_consumer=closed))
+    await until(lambda: len(fake.seen(Kind.FLOW)) == 2)
+    peer.send(delivery(0, wider_entry(1), 1), delivery(0, wider_entry(2), 2))
+    after = asyncio.create_task(consumer.receive())
+    await until(lambda: len(asked) == 2)
+    # The answer to the first request comes last, and is for its own message only.
+    peer.send(schema_answer(asked[1], WIDER), schema_answer(asked[0], SCHEMA))
+    messages = [await asyncio.wait_for(each, 10) for each in (after, before)]
+    messages.append(await consumer.receive(10_000))
+    assert [message.value()["n"] for message in messages] == [1, 0, 2] and len(asked) == 2
 
 
 async def test_acknowledge_leaves_together(fake: FakeBroker, client: Client) -> None:

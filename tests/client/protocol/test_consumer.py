@@ -507,6 +507,33 @@ def test_delivery_waits_in_order_for_private_key() -> None:
     assert core.may_have_more() and values(core) == [0, 1]
 
 
+def test_interrupted_request_for_key_is_repeated() -> None:
+    core, decoding = attached()
+    core.append(command(0), single_entry(b"0"))
+    decoding.key_missing = True
+
+    def interrupted(_wanted: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "fetch_key", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            core.dequeue()
+    assert core.may_have_more() and core.dequeue() is None and len(decoding.wanted) == 1
+
+
+def test_core_broken_off_delivers_when_attached_again() -> None:
+    core, decoding = attached()
+    core.append(command(0), single_entry(b"0"))
+    core.break_off()
+    core.append(command(1), single_entry(b"1"))
+    assert core.dequeue() is None and not core.may_have_more()
+    core.begin_attachment()
+    core.attached()
+    core.append(command(0), single_entry(b"0"))
+    assert values(core) == [0] and decoding.counted == 1
+
+
 # --- interceptors, slices, pauses ---------------------------------------------------------------------------------
 
 

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from pulsar_native.exceptions import PulsarException, ReadError
+from pulsar_native.message import Message
 from pulsar_native.push.config import PushConsumerConfig, TagFilter
 from pulsar_native.push.partition_poller import FAILED, THROTTLED, Counts, PartitionPoller
+from pulsar_native.schema import AutoConsumeSchema
 from pulsar_native.topic import TopicName
 from support.until import until
 
 TOPIC = TopicName.parse("t")
+OTHER = TopicName.parse("other")
 NON_PERSISTENT = TopicName.parse("non-persistent://public/default/t")
 
 
@@ -219,6 +222,31 @@ async def test_reattachment_drops_the_message_awaiting_its_schema() -> None:
     child.attachment += 1
     child.waiting.extend([Given(0), Given(1)])
     assert entries(poller.poll(101.0)) == [0, 1]
+
+
+def test_reattachment_forgets_schemas_of_shared_retry_topic() -> None:
+    class Sent(Given):
+        def __reduce__(self) -> Any:
+            return Message, (SimpleNamespace(schema_version=None), -1, 0, 0, 0)
+
+        def properties(self) -> dict[str, str]:
+            return {"REAL_TOPIC": OTHER.full}
+
+    child = Child()
+    poller = intake_of(child)
+    poller.sharing = {OTHER: (TagFilter("a"), AutoConsumeSchema())}
+
+    def decoder() -> Any:
+        child.waiting.append(Sent(0))
+        poller.check_attachment()
+        message = poller._next()
+        assert message is not None
+        return message.entry.schema
+
+    first = decoder()
+    assert decoder() is first
+    child.attachment += 1
+    assert decoder() is not first
 
 
 @pytest.mark.parametrize("kind", [ReadError, ValueError, SystemExit, asyncio.CancelledError])

@@ -35,7 +35,7 @@ from pulsar_native.schema import (
     StringSchema,
 )
 from pulsar_native.schema.auto import AutoConsumeSchema
-from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.schema.versions import TopicDecoder, VersionedDecoder
 
 
 def definition(*names: str) -> dict[str, Any]:
@@ -75,6 +75,39 @@ def test_decoder_of_another_topic_knows_nothing() -> None:
     assert other.wanted(b"\1") == b"\1" and other.info == first.info
     other.learn(b"\1", NEW.schema_info())
     assert first.decode(OLD.encode({"a": 1}), b"\1") == {"a": 1, "b": 7}
+
+
+def test_decoder_missing_version_asked_again_later() -> None:
+    now = 100.0
+    decoder = VersionedDecoder(NEW, clock=lambda: now).for_topic()
+    decoder.miss(b"\1")
+    now += 4.9
+    assert decoder.wanted(b"\1") is None and decoder.wanted(b"\2") == b"\2"
+    now += 0.2
+    assert decoder.wanted(b"\1") == b"\1"
+    with pytest.raises(InvalidRecord, match="is no longer in the registry"):
+        decoder.decode(OLD.encode({"a": 1}), b"\1")
+    decoder.miss(b"\1")
+    assert decoder.wanted(b"\1") is None
+    # It was registered again.
+    decoder.learn(b"\1", OLD.schema_info())
+    now += 60
+    assert decoder.wanted(b"\1") is None and decoder.decode(OLD.encode({"a": 1}), b"\1") == {"a": 1, "b": 7}
+
+
+def test_topic_decoder_renewed_knows_nothing() -> None:
+    topic = TopicDecoder(VersionedDecoder(NEW))
+    before = topic.current
+    before.learn(b"\1", OLD.schema_info())
+    before.miss(b"\2")
+    assert topic.current is before
+    topic.renew()
+    after = topic.current
+    assert (after.wanted(b"\1"), after.wanted(b"\2")) == (b"\1", b"\2")
+    after.learn(b"\1", NEW.schema_info())
+    one = OLD.encode({"a": 1})
+    assert before.decode(one, b"\1") == {"a": 1, "b": 7}
+    assert after.decode(NEW.encode({"a": 1, "b": 2}), b"\1") == {"a": 1, "b": 2}
 
 
 def test_decoder_without_writers_asks_for_none() -> None:

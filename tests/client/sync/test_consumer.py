@@ -27,8 +27,8 @@ from pulsar_native.exceptions import (
 from pulsar_native.sync import consumer as sync_consumer
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, failure, frame, swallow
-from support.fake_schemas import SCHEMA, avro_entry, refuse_schema
+from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, swallow
+from support.fake_schemas import SCHEMA, WIDER, avro_entry, refuse_schema, serve_schema, wider_entry
 from support.fake_topic import FakeTopic
 from support.other_thread import OWN_ERRORS, Own
 from support.until import wait_until
@@ -558,3 +558,17 @@ def test_close_limit_includes_running_listener(
     may_end.set()
     # The call took all the time there was.
     assert left == [pytest.approx(0, abs=0.1)]
+
+
+def test_schema_asked_again_after_reattachment(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    serve_schema(fake, SCHEMA)
+    consumer = client.subscribe("t", "s", consumer_type=ConsumerType.Shared, schema=SCHEMA)
+    topic.publish_entry(avro_entry(0))
+    held = consumer.receive(10_000)
+    serve_schema(fake, WIDER)
+    fake.peers[0].close()
+    fake.wait(Kind.FLOW, 2)
+    fake.peers[-1].send(*(delivery(0, wider_entry(number), number) for number in (1, 2, 3)))
+    assert [consumer.receive(10_000).value()["n"] for _ in range(3)] == [1, 2, 3]
+    assert held.value() == {"n": 0} and len(fake.seen(Kind.GET_SCHEMA)) == 2

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from pulsar_native._loggers import get_logger
@@ -42,7 +42,8 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import Arriving, ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
-from pulsar_native.protocol.entry_decoder import EntryDecoder
+from pulsar_native.protocol.entry_decoder import EntryDecoder, single_entry_decoder
+from pulsar_native.schema.versions import TopicDecoder, VersionedDecoder
 from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -62,6 +63,31 @@ class ConsumerClient(DeadLetterClient, Protocol):
     def consumer_recorder(self) -> ConsumerRecorder | None: ...
 
 
+class _EntryDecoder(EntryDecoder):
+    """Entry decoder whose schema changes with the attachment."""
+
+    def use_schema(self, schema: VersionedDecoder) -> None:
+        """Decode entries with another schema from now on. Called under the lock."""
+        self._schema = schema
+        self._singles = single_entry_decoder(self._topic, self._partition, schema)
+
+
+class _OnError:
+    """Context manager that calls a function when its block is left by an exception. Usable any number of times."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
+        if kind is not None:
+            self._function()
+
+
 class PartitionConsumer(Handler):
     """Engine side of a consumer. Dequeuing and acknowledging are thread-safe and never block; everything else is on the
     loop.
@@ -77,7 +103,7 @@ class PartitionConsumer(Handler):
         *,
         name: str,
         queue_size: int,
-        schema: Any,
+        topic_decoder: TopicDecoder,
         wire_schema: pb.Schema | None,
         on_arrival: Callable[[PartitionConsumer], None],
         on_active_change: Callable[[bool, int], None] | None = None,
@@ -107,6 +133,7 @@ class PartitionConsumer(Handler):
         self.seek_lock = asyncio.Lock()
         self._create_topic = create_topic
         self._wire_schema = wire_schema
+        self._topic_decoder = topic_decoder
         self._on_arrival = on_arrival
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         # None while recording is off; called per entry, never per message.
@@ -147,10 +174,10 @@ class PartitionConsumer(Handler):
             may_receive=lambda: self.is_active is not False and self.core.may_receive(),
             on_orphan=self._on_orphan,
         )
-        decoder = EntryDecoder(
+        self._entry_decoder = _EntryDecoder(
             topic.full,
             topic.partition,
-            schema,
+            topic_decoder.current,
             acks=self.acks,
             together=self._chunk_assembler.assemble,
             decryptor=self.undecodable.decryptor,
@@ -165,7 +192,7 @@ class PartitionConsumer(Handler):
             self.consumer_id,
             queue_size,
             self.position,
-            decoder,
+            self._entry_decoder,
             scaled_within=client.memory if config.auto_scaled_receiver_queue_size_enabled else None,
             redelivers_entries=by_entry and topic.is_persistent,
             # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
@@ -184,6 +211,7 @@ class PartitionConsumer(Handler):
             reattach=self.reattach if self._durable else None,
         )
         self._unacked = self.acks.unacked
+        self._start_over_on_error = _OnError(self._start_over)
 
     def _context_for_helpers(self) -> ConsumerContext:
         return ConsumerContext(
@@ -221,6 +249,8 @@ class PartitionConsumer(Handler):
         """Subscribe, send pending acknowledgements, and grant the first permits."""
         with self.lock:
             start = self.core.begin_attachment()
+            # Nothing is queued now: what comes is of this attachment.
+            self._entry_decoder.use_schema(self._topic_decoder.current)
             if self._durable:
                 # They are redelivered, or go to another consumer. A reader continues behind its last message: its
                 # chunks may be before that.
@@ -304,6 +334,7 @@ class PartitionConsumer(Handler):
         with self.lock:
             super().detached()
             self.core.detached()
+            self._topic_decoder.renew()
             self.is_active = None
             self.acks.detached()
 
@@ -457,6 +488,29 @@ class PartitionConsumer(Handler):
         if self.stats is not None:
             self.stats.count(name, number)
 
+    # --- interrupted calls (any thread) -----------------------------------------------------------------------------
+
+    def _start_over(self) -> None:
+        """Attach again after an exception at any step of a receiving call. Called under the lock.
+
+        Such as that of a signal's handler, which may leave an entry decoded in part, or permits unwritten. What is
+        unacknowledged is redelivered, as after a lost connection.
+        """
+        self.core.break_off()
+        self.engine.call_soon(self._begin_again, self.core.attachment)
+
+    def _begin_again(self, attachment: int) -> None:
+        if self.is_alive:
+            self.engine.spawn(self._attach_again(attachment))
+
+    async def _attach_again(self, attachment: int) -> None:
+        async with self.seek_lock:
+            # Without a connection, or after an error, the next attachment is to come anyway.
+            with contextlib.suppress(PulsarException):
+                connection = await self.ready(self.client.config.operation_timeout_seconds)
+                if attachment == self.core.attachment:
+                    await self.reattach(connection)
+
     # --- dequeue (any thread) ---------------------------------------------------------------------------------------
 
     def dequeue(self, prefetch: int = 0) -> Message | None:
@@ -464,13 +518,18 @@ class PartitionConsumer(Handler):
         Thread-safe.
         """
         with self.lock:
-            return self._dequeued(self.core.dequeue(prefetch))
+            # As with `_start_over_on_error`, without its calls.
+            try:
+                return self._dequeued(self.core.dequeue(prefetch))
+            except BaseException:
+                self._start_over()
+                raise
 
     def dequeue_within(self, most: int, prefetch: int = 0) -> Message | Literal[False] | None:
         """As `dequeue`, but return False where the next message has more than `most` payload bytes: it stays queued.
         Thread-safe.
         """
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             size = self.core.next_size()
             is_too_large = size is not None and size > most
             message = self._dequeued(None if size is None or is_too_large else self.core.dequeue(prefetch))
@@ -496,7 +555,7 @@ class PartitionConsumer(Handler):
         No more when they have `most` rows or `most_bytes` payload bytes.
         """
         found = []
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             while most > 0 and most_bytes > 0 and (taken := self.core.dequeue_slice_before(before)) is not None:
                 self.acks.watch(taken[0].key)
                 part = self._rows_of(EntrySlice(*taken))
@@ -521,7 +580,7 @@ class PartitionConsumer(Handler):
         if self._unacked is not None:
             # The ack time-out is noted entry by entry.
             return []
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             messages = self.core.dequeue_singles(before, most, most_bytes)
             if not self.core.may_wait:
                 self.write_outgoing()
@@ -533,7 +592,7 @@ class PartitionConsumer(Handler):
 
         Without a budget all of it. With one, an entry that cannot be decrypted is None. Thread-safe.
         """
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             found = self.core.dequeue_slice(budget)
             if not self.core.may_wait:
                 self.write_outgoing()
@@ -550,7 +609,7 @@ class PartitionConsumer(Handler):
 
     def count_dequeued(self) -> None:
         """Update the position to what was dequeued from the prefetch buffer. Thread-safe."""
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             self.core.count_dequeued()
             self.write_outgoing()
 
@@ -565,8 +624,9 @@ class PartitionConsumer(Handler):
 
         No effect if the core has counted another number of `restarts` since they were dequeued.
         """
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             if self.has_ended or restarts not in (None, self.core.restarts):
+                self.count_dropped(messages)
                 return
             self.core.put_back(messages)
             if self._unacked is not None:
@@ -575,9 +635,14 @@ class PartitionConsumer(Handler):
                     if message.batch_index <= 0:
                         self._unacked.remove((message.entry.ledger_id, message.entry.entry_id))
 
+    def count_dropped(self, messages: Sequence[Message]) -> None:
+        """Count dequeued messages as not received: the application does not get them. Thread-safe."""
+        if messages:
+            self._entry_decoder.on_dropped(len(messages), sum(map(len, messages)))
+
     def on_receive_wait(self) -> None:
         """Process a waiting receiver: with a queue of 0 grant a permit for it. Thread-safe."""
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             self.core.permits.on_receive_wait(self.core.is_empty())
             self.write_outgoing()
 
@@ -640,7 +705,7 @@ class PartitionConsumer(Handler):
 
     def has_queued(self) -> bool:
         """Return True if a message can be dequeued immediately, decoding as far as needed to be sure. Thread-safe."""
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             found = self.core.has_queued()
             if self.core.outgoing:
                 self.write_outgoing()
@@ -709,7 +774,7 @@ class PartitionConsumer(Handler):
         last = position.last_dequeued
         if last is not None and last is read and not core.prefetch.uncounted:
             return
-        with self.lock:
+        with self.lock, self._start_over_on_error:
             may_write = self.connection is not None and self.is_alive and not self.is_seeking
             if not may_write or not position.is_stored or core.has_queued():
                 return

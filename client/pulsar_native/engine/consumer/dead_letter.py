@@ -1,9 +1,10 @@
 """Dead-letter router of a consumer: producers for the dead-letter and retry topics, and the copies sent to them.
 
 Rules: a producer is created with the first copy that needs it, one for each schema the originals were written with, so
-that a copy keeps its schema; a payload that does not fit its schema is copied like any other, as nothing is decoded.
-The original is acknowledged when its copy is stored, and not before; when the copy fails, the original is redelivered.
-Nothing here blocks a thread that receives. On the loop, except where said.
+that a copy keeps its schema, and again after an attachment: a version may stand for another schema then. A payload that
+does not fit its schema is copied like any other, as nothing is decoded. The original is acknowledged when its copy is
+stored, and not before; when the copy fails, the original is redelivered. Nothing here blocks a thread that receives. On
+the loop, except where said.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ class DeadLetterRouter:
         self.retry_letter_topic = policy.retry_letter_topic or retry_letter_topic(context.topic.full, subscription)
         self._dead: DeadLetterTracker[Decoded] = DeadLetterTracker(policy.max_redeliver_count)
         self._producers: dict[tuple[str, bytes | None], asyncio.Task[TopicProducer]] = {}
+        # Those with a schema of the attachment before.
+        self._outdated: set[tuple[str, bytes | None]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         # Timers that give failed entries back for another try.
         self._later: list[asyncio.TimerHandle] = []
@@ -168,7 +171,8 @@ class DeadLetterRouter:
         self._dead.acknowledged(entry)
 
     def reattached(self) -> None:
-        """Forget entries at their last delivery, but not dead letters in transit."""
+        """Forget entries at their last delivery, but not dead letters in transit, and which schemas versions are."""
+        self._outdated.update(key for key in self._producers if key[1] is not None)
         self._dead.reattached(time.monotonic())
 
     def on_seek(self) -> None:
@@ -325,10 +329,11 @@ class DeadLetterRouter:
             raise AlreadyClosed("The consumer is closed", topic=self._context.topic.full)
         key = (topic, message.schema_version_bytes())
         task = self._producers.get(key)
-        if task is not None and task.done() and not _is_usable(task):
+        if task is not None and task.done() and (key in self._outdated or not _is_usable(task)):
             self._close_replaced(task)
             task = None
         if task is None:
+            self._outdated.discard(key)
             task = self._context.engine.spawn(self._open(*key))
             self._producers[key] = task
         return await wait_for_shared(task)

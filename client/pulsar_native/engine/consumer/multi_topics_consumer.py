@@ -267,23 +267,39 @@ class MultiTopicsConsumer:
         return self._next(slice_of)
 
     def _next(self, take: Callable[[PartitionConsumer], T | None]) -> T | None:
-        while True:
-            try:
-                child = self._ring.popleft()
-            except IndexError:
-                break
-            child.queued = False
-            taken = take(child)
-            if child.may_have_more() and not child.queued:
-                child.queued = True
-                self._ring.append(child)
-                if self._waiters:
-                    # While this consumer was out of the ring, another thread found nothing and began to wait.
-                    self._wake_first()
-            if taken is not None:
-                return taken
+        try:
+            while True:
+                try:
+                    child = self._ring.popleft()
+                except IndexError:
+                    break
+                child.queued = False
+                taken = take(child)
+                if child.may_have_more() and not child.queued:
+                    child.queued = True
+                    self._ring.append(child)
+                    if self._waiters:
+                        # While this consumer was out of the ring, another thread found nothing and began to wait.
+                        self._wake_first()
+                if taken is not None:
+                    return taken
+        except BaseException:
+            # The handler of a signal may raise anywhere, as Ctrl-C does.
+            self._complete_ring()
+            raise
         self._check_open()
         return None
+
+    def _complete_ring(self) -> None:
+        """Add the consumers with messages that are not in the ring: a turn was interrupted.
+
+        One whose turn it is in another thread is in the ring twice then, which ends with its messages.
+        """
+        for child in self.children:
+            if child.may_have_more() and child not in self._ring:
+                child.queued = True
+                self._ring.append(child)
+        self._wake_first()
 
     def _check_open(self) -> None:
         if self.subscriptions.has_ended:
@@ -313,7 +329,8 @@ class MultiTopicsConsumer:
     def wait_then(self, wake: Wake) -> None:
         """Add a waiter: `wake` is called when there is a message and all earlier waiters were served.
 
-        A woken waiter dequeues first and then calls `forget_wait`, which wakes the next one.
+        A woken waiter dequeues first and then calls `forget_wait`, which wakes the next one; so does one whose wait is
+        interrupted at any step, this call included: those behind it would wait for it.
         """
         self._waiters.append(wake)
         if self._wants:
@@ -327,7 +344,7 @@ class MultiTopicsConsumer:
             child.on_receive_wait()
 
     def forget_wait(self, wake: Wake) -> None:
-        """Remove a waiter, served or not; the next one is woken when there is more."""
+        """Remove a waiter, served or not, or not added; the next one is woken when there is more."""
         with contextlib.suppress(ValueError):
             self._waiters.remove(wake)
         if not self._waiters:
@@ -477,9 +494,11 @@ class MultiTopicsConsumer:
 
     def drop_outdated(self, collected: list[Message], restarts: Mapping[PartitionConsumer, int]) -> None:
         """Remove the messages of partitions that have restarted since: they are redelivered, or not wanted any more."""
-        outdated = {child.topic.full for child, number in restarts.items() if child.core.restarts != number}
-        if outdated:
-            collected[:] = [message for message in collected if message.entry.topic not in outdated]
+        for child, number in restarts.items():
+            if child.core.restarts != number:
+                outdated = [message for message in collected if message.entry.topic == child.topic.full]
+                collected[:] = [message for message in collected if message.entry.topic != child.topic.full]
+                child.count_dropped(outdated)
 
     def put_back(
         self, messages: Sequence[Message], restarts: Mapping[PartitionConsumer, int] = MappingProxyType({})

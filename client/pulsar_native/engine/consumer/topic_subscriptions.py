@@ -37,7 +37,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import Arriving
-from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.schema.versions import TopicDecoder, VersionedDecoder
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -106,7 +106,7 @@ class TopicSubscriptions:
         # The period and a topics pattern both look for partitions: they must not subscribe to the same ones.
         self._update_lock = asyncio.Lock()
         # One decoder per topic, shared by its partitions.
-        self._decoders = {topic: schema.for_topic() for topic in topics}
+        self._decoders = {topic: TopicDecoder(schema) for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
         _check_start(config, names)
         if config.receiver_queue_size == 0 and (len(names) != 1 or any(topics.values())):
@@ -186,7 +186,7 @@ class TopicSubscriptions:
         """Subscribe to one more topic, with all its existing partitions or not at all."""
         if topic in self.topics:
             return
-        self._decoders[topic] = self._schema.for_topic()
+        self._decoders[topic] = TopicDecoder(self._schema)
         names = _names(topic, count)
         try:
             await self._join(topic, count, [self._create(name, len(self.children) + len(names)) for name in names])
@@ -328,7 +328,7 @@ class TopicSubscriptions:
             name,
             name=self.name,
             queue_size=size,
-            schema=self._decoders[name] if name in self._decoders else self._decoders[name.base],
+            topic_decoder=self._decoders[name] if name in self._decoders else self._decoders[name.base],
             wire_schema=self._wire_schema,
             on_arrival=on_arrival or _not_yet,
             # A deleted topic must not be created again because its consumer reconnects.

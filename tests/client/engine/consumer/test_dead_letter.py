@@ -21,7 +21,8 @@ from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.clock import LoopClock
 from support.entry_bytes import assemble, batch_entry, metadata_of, single_entry
-from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, receipt, swallow
+from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, receipt, swallow
+from support.fake_schemas import SCHEMA, WIDER, avro_entry, serve_schema, wider_entry
 from support.until import until
 
 Cores = Callable[..., ClientCore]
@@ -283,6 +284,27 @@ async def test_dead_letter_replaced_producer_is_closed(fake: FakeBroker, cores: 
         await until(lambda lost=child: lost.state is State.TERMINATED)
     await consumer.close()
     assert len(fake.seen(Kind.PRODUCER)) == 9 and not producers
+
+
+async def test_dead_letter_schema_of_its_attachment(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    producers, plain = consumer.client.producers, single_entry(b"x")
+    serve_schema(fake, SCHEMA)
+    for number, entry in enumerate((plain, avro_entry(1), avro_entry(2))):
+        fake.peers[-1].send(delivery(0, entry, number, redelivery_count=2))
+        await until_sent(fake, consumer, number + 1)
+    # The topic was deleted, and made again with another schema of the same version.
+    serve_schema(fake, WIDER)
+    closed = pb.CommandCloseConsumer(consumer_id=0, request_id=MAXU)
+    fake.peers[-1].send(frame(Kind.CLOSE_CONSUMER, close_consumer=closed))
+    await until(lambda: len(fake.seen(Kind.SUBSCRIBE)) == 2 and len(fake.seen(Kind.FLOW)) > 1)
+    for number, entry in enumerate((plain, wider_entry(4), wider_entry(5)), 3):
+        fake.peers[-1].send(delivery(0, entry, number, redelivery_count=2))
+        await until_sent(fake, consumer, number + 1)
+    made = [seen.command.producer.schema.schema_data for seen in fake.seen(Kind.PRODUCER)]
+    assert made == [b"", SCHEMA.schema_info().data, WIDER.schema_info().data]
+    await until(lambda: len(fake.seen(Kind.CLOSE_PRODUCER)) == 1 and len(producers) == 2)
+    await until(lambda: len(acknowledged(fake)) == 6)
 
 
 async def test_dead_letter_works_after_refused_unsubscribe(

@@ -16,6 +16,7 @@ from pulsar_native.engine.consumer import multi_topics_consumer
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -426,6 +427,22 @@ async def test_put_back_queues_by_topic(fake: FakeBroker, cores: Cores) -> None:
     consumer.put_back(messages)
     await until(lambda: consumer.has_queued())
     assert contents(consumer) == [b"a0", b"a1"]
+
+
+async def test_dropped_messages_count_as_not_received(fake: FakeBroker, cores: Cores) -> None:
+    consumer = await subscribe(cores(fake.url))
+    await deliver(fake, consumer, 0, 2)
+    await deliver(fake, consumer, 1, 1)
+    restarts = consumer.restarts()
+    messages = [message for _ in range(3) if (message := consumer.dequeue()) is not None]
+    assert of_consumer(consumer).total_msgs_received == 3
+    consumer.children[0].core.restarts += 1
+    collected = list(messages)
+    consumer.drop_outdated(collected, restarts)
+    assert [message.data() for message in collected] == [b"b0"] and of_consumer(consumer).total_msgs_received == 1
+    consumer.children[1].core.restarts += 1
+    consumer.put_back(collected, restarts)
+    assert of_consumer(consumer).total_bytes_received == 0 and not consumer.has_queued()
 
 
 # --- positions --------------------------------------------------------------------------------------------------
