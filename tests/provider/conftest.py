@@ -200,7 +200,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Ite
         try:
             stack.start()
             # Else the first task to use it would create it and wait, maybe longer than its test lets it run.
-            stack.add_variable("pulsar_deployment_id", "tests-stack")
+            stack.add_variable("pulsar_deployment_id", "5e77ab1e00c0ffee")
             yield stack
         finally:
             stack.stop()
