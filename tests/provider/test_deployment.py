@@ -126,8 +126,9 @@ def test_deployment_id_stored_late_warns(
     """Another process may have created one after this one had found none, and have waited for its 10 s."""
     variables().slowness = seconds
     deployment.deployment_id(None)
-    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert len(told) == warned and all(f"It took {seconds:.0f} s" in each and "Restart" in each for each in told)
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == warned
+    assert all(f"It took {seconds:.0f} s" in each and "Restart" in each for each in warnings)
 
 
 def test_deployment_id_needs_the_secrets_backend(variables: Any) -> None:

@@ -634,7 +634,6 @@ class EntryDecoder:
     ) -> None:
         self._topic = topic
         self._partition = partition
-        self._schema = schema
         self._acks = acks
         self._group = acks.entries
         self._fast_path = acks.fast_path
@@ -644,9 +643,14 @@ class EntryDecoder:
         self._recorder = recorder
         self._max_message_size = max_message_size
         self._processor = processor
-        self._singles = single_entry_decoder(topic, partition, schema)
         self.on_undecodable = undecodable.on_undecodable
         self.fetch_key = undecodable.fetch_key
+        self.use_schema(schema)
+
+    def use_schema(self, schema: Any) -> None:
+        """Decode with another schema from now on: one is of one attachment."""
+        self._schema = schema
+        self._singles = single_entry_decoder(self._topic, self._partition, schema)
 
     def is_acknowledged(self, key: EntryKey) -> bool:
         """Return True if the entry was acknowledged here and must not be delivered."""

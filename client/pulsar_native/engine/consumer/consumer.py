@@ -42,8 +42,8 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.consumer import Arriving, ConsumerCore
 from pulsar_native.protocol.consumer_position import ConsumerPosition
-from pulsar_native.protocol.entry_decoder import EntryDecoder, single_entry_decoder
-from pulsar_native.schema.versions import TopicDecoder, VersionedDecoder
+from pulsar_native.protocol.entry_decoder import EntryDecoder
+from pulsar_native.schema.versions import TopicDecoder
 from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -61,15 +61,6 @@ class ConsumerClient(DeadLetterClient, Protocol):
     """Client of a partition's consumer."""
 
     def consumer_recorder(self) -> ConsumerRecorder | None: ...
-
-
-class _EntryDecoder(EntryDecoder):
-    """Entry decoder whose schema changes with the attachment."""
-
-    def use_schema(self, schema: VersionedDecoder) -> None:
-        """Decode entries with another schema from now on. Called under the lock."""
-        self._schema = schema
-        self._singles = single_entry_decoder(self._topic, self._partition, schema)
 
 
 class _OnError:
@@ -174,7 +165,7 @@ class PartitionConsumer(Handler):
             may_receive=lambda: self.is_active is not False and self.core.may_receive(),
             on_orphan=self._on_orphan,
         )
-        self._entry_decoder = _EntryDecoder(
+        self._entry_decoder = EntryDecoder(
             topic.full,
             topic.partition,
             topic_decoder.current,
