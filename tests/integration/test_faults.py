@@ -320,8 +320,14 @@ def test_batch_over_a_policy_fails_alone(
     broker.admin("POST", name.replace("://", "/") + "/maxMessageSize", 1000)
     eventually(lambda: api.enqueue(single, b"x" * 1001).result(10)[0] is Result.NotAllowedError)
     stored = len(read_all(name))
-    # No time-out: what is neither confirmed nor refused would wait without a limit.
-    producer = client.create_producer(name, send_timeout_millis=0, batching_enabled=True, batching_max_messages=20)
+    # No time-out: what is neither confirmed nor refused would wait without a limit. Only flush() sends this batch.
+    producer = client.create_producer(
+        name,
+        send_timeout_millis=0,
+        batching_enabled=True,
+        batching_max_messages=1000,
+        batching_max_publish_delay_ms=60_000,
+    )
     refused = [api.enqueue(producer, b"y" * 300) for _ in range(20)]
     with pytest.raises(NotAllowedError, match="Exceed maximum message size"):
         producer.flush()

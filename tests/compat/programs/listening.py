@@ -174,5 +174,8 @@ def receive_in_a_send_callback(pulsar: ModuleType, env: Env, call: Any) -> Obser
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     producer.send(b"first")
+    # The receipt of the second then follows the first message on the connection of both.
+    stats = topic.replace("://", "/") + "/stats"
+    env.until(lambda: env.admin("GET", stats)["subscriptions"]["sub"]["msgOutCounter"] == 1)
     producer.send_async(b"second", lambda result, place: calls(env.error(lambda: call(consumer))))
     return {"called": calls.wait(1), "error": calls.seen and calls.seen[0][0]}
