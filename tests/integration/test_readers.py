@@ -106,6 +106,41 @@ def test_a_compacted_batch_gives_only_its_last_values(api: Api, client: Any, bro
     assert read_on(reader) == [8, 9, 10, 11]
 
 
+@pytest.mark.proves("C129", "C168")
+def test_compacted_messages_whose_ledger_is_removed_are_read(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Any, eventually: Eventually
+) -> None:
+    # Deduplication and retention would hold the old ledger.
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", False)
+    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+    name = topic(namespace=space)
+    path = name.replace("://", "/")
+    producer = client.create_producer(name)
+    for number in range(6):
+        producer.send(b"%d" % number, partition_key=f"key{number % 2}")
+    producer.close()
+    compact(broker, name)
+    written = client.create_reader(name, MessageId.earliest).get_last_message_id().ledger_id()
+
+    def is_removed() -> bool:
+        broker.admin("PUT", f"{path}/unload")
+        client.create_producer(name).close()
+        broker.admin("POST", f"{path}/trim")
+        ledgers = broker.admin("GET", f"{path}/internalStats")["ledgers"]  # type: ignore[index]
+        return all(ledger["ledgerId"] != written for ledger in ledgers)
+
+    eventually(is_removed)
+    options = {"is_read_compacted": True}
+    assert read_on(client.create_reader(name, MessageId.earliest, **options)) == [4, 5]
+    sought = client.create_reader(name, MessageId.latest, **options)
+    sought.seek(1)
+    assert read_on(sought) == [4, 5]
+    latest = client.create_reader(name, MessageId.latest, **options)
+    assert not latest.has_message_available() and list(latest.arrow_batches(timeout_millis=10_000)) == []
+    assert read_on(client.create_reader(name, MessageId.earliest)) == []
+
+
 @pytest.mark.proves("C168")
 @pytest.mark.parametrize("inclusive", [True, False])
 class TestMessageAvailable:

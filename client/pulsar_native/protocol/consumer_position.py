@@ -29,6 +29,7 @@ class ConsumerPosition:
         is_durable: bool,
         is_reader: bool = False,
         is_stored: bool = True,
+        is_compacted: bool = False,
     ) -> None:
         self._topic = topic
         self._partition = partition
@@ -36,6 +37,7 @@ class ConsumerPosition:
         self._is_reader = is_reader
         # False for a non-persistent topic: all its messages have the same id, which no position can be compared with.
         self.is_stored = is_stored
+        self._is_compacted = is_compacted
         self.inclusive_by_config = inclusive
         self._start = start
         self._start_inclusive = inclusive
@@ -171,7 +173,7 @@ class ConsumerPosition:
 
     def pin_mark(self) -> None:
         """Replace a sought time by the mark-delete position: an unload drops the cursor, and with it the time."""
-        mark = self.mark_delete
+        mark = self._reliable_mark()
         if mark is not None and self._start == MessageId.earliest:
             self._start_behind(MessageId(self._partition, mark.ledger_id(), mark.entry_id(), topic=self._topic))
 
@@ -203,6 +205,30 @@ class ConsumerPosition:
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self.last_decoded is not None and self.last_decoded >= (end.ledger_id(), before)
 
+    def may_start_before(self, entry: tuple[int, int]) -> bool:
+        """Return True if, as far as start and mark tell, the first delivery may be up to this entry."""
+        start = self.start_entry()
+        if start is not None and self._start is not None:
+            behind = not self._start_inclusive and _ends_entry(self._start)
+            if entry < start or (entry == start and behind):
+                return False
+        return not self._is_marked(entry)
+
+    def _is_marked(self, entry: tuple[int, int]) -> bool:
+        """Return True if the subscription's mark shows that nothing up to this entry is still to be delivered.
+
+        The mark is the entry before the broker's next delivery, also behind `latest` or a time, which name no entry.
+        """
+        mark = self._reliable_mark()
+        return mark is not None and entry <= (mark.ledger_id(), mark.entry_id())
+
+    def _reliable_mark(self) -> MessageId | None:
+        mark = self.mark_delete
+        if mark is not None and self._is_compacted and mark.entry_id() < 0 and not self.starts_at_latest:
+            # Before a ledger's first entry: compacted messages whose own ledgers are removed are still delivered.
+            return None
+        return mark
+
     def is_before(self, last: MessageId, *, may_have_more: bool) -> bool:
         """Return True if a message up to `last`, the topic's last deliverable one, is still to be dequeued.
 
@@ -221,9 +247,8 @@ class ConsumerPosition:
             # damaged.
             return False
         if place is None or place == MessageId.earliest:
-            # After a seek by time only the broker knows the position: its mark is the entry before the next delivery.
-            mark = self.mark_delete
-            return mark is None or (mark.ledger_id(), mark.entry_id()) < end
+            # After a seek by time only the broker knows the position.
+            return not self._is_marked(end)
         if here != end:
             return here < end
         if place.batch_index() < 0 or last.batch_index() < 0:

@@ -318,14 +318,7 @@ def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bo
     # Nothing decoded is queued.
     seen = child.position.last_decoded
     reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
-    if seen is not None:
-        return reach > seen
-    start, mark = child.position.start_entry(), child.position.mark_delete
-    if start is not None and reach < start:
-        return False
-    # The broker's mark is the entry before its next delivery, also behind `latest` or a time, which name no entry. But
-    # one before a ledger's first entry may stand behind compacted messages whose own ledgers are removed.
-    return mark is None or mark.entry_id() < 0 or reach > (mark.ledger_id(), mark.entry_id())
+    return child.position.may_start_before(reach) if seen is None else reach > seen
 
 
 def _last_entry_before(end: MessageId) -> tuple[int, int]:

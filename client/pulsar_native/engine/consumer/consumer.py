@@ -137,6 +137,7 @@ class PartitionConsumer(Handler):
             is_durable=self._durable,
             is_reader=config.is_reader,
             is_stored=topic.is_persistent,
+            is_compacted=config.is_read_compacted,
         )
         self._context = context = self._context_for_helpers()
         policy = config.dead_letter_policy
