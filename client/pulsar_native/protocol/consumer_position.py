@@ -41,6 +41,8 @@ class ConsumerPosition:
         self.inclusive_by_config = inclusive
         self._start = start
         self._start_inclusive = inclusive
+        # Also where a fixed position has replaced `latest`.
+        self._from_latest = start == MessageId.latest
         # True from `start_at_first_chunk` until the next attachment, or a seek.
         self.is_moving_back = False
         # How far before its other chunks the first one may still be looked for, the next distance last.
@@ -194,6 +196,7 @@ class ConsumerPosition:
         # The broker stores the sought time for a non-durable subscription; starting at earliest does not rewind it.
         self._start = MessageId.earliest if position is None else position
         self._start_inclusive = self.is_durable or self.inclusive_by_config or position is None
+        self._from_latest = position == MessageId.latest
         if self.is_durable:
             # Of a message in chunks `position` is the first one, and `sought`, the last one, its place.
             self.filter = StartFilter(position, True) if inclusive else StartFilter(sought, False)
@@ -205,16 +208,7 @@ class ConsumerPosition:
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self.last_decoded is not None and self.last_decoded >= (end.ledger_id(), before)
 
-    def may_start_before(self, entry: tuple[int, int]) -> bool:
-        """Return True if, as far as start and mark tell, the first delivery may be up to this entry."""
-        start = self.start_entry()
-        if start is not None and self._start is not None:
-            behind = not self._start_inclusive and _ends_entry(self._start)
-            if entry < start or (entry == start and behind):
-                return False
-        return not self._is_marked(entry)
-
-    def _is_marked(self, entry: tuple[int, int]) -> bool:
+    def is_marked(self, entry: tuple[int, int]) -> bool:
         """Return True if the subscription's mark shows that nothing up to this entry is still to be delivered.
 
         The mark is the entry before the broker's next delivery, also behind `latest` or a time, which name no entry.
@@ -224,7 +218,7 @@ class ConsumerPosition:
 
     def _reliable_mark(self) -> MessageId | None:
         mark = self.mark_delete
-        if mark is not None and self._is_compacted and mark.entry_id() < 0 and not self.starts_at_latest:
+        if mark is not None and self._is_compacted and mark.entry_id() < 0 and not self._from_latest:
             # Before a ledger's first entry: compacted messages whose own ledgers are removed are still delivered.
             return None
         return mark
@@ -248,7 +242,7 @@ class ConsumerPosition:
             return False
         if place is None or place == MessageId.earliest:
             # After a seek by time only the broker knows the position.
-            return not self._is_marked(end)
+            return not self.is_marked(end)
         if here != end:
             return here < end
         if place.batch_index() < 0 or last.batch_index() < 0:

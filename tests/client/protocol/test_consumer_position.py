@@ -184,37 +184,32 @@ def test_is_before_by_mark_after_seek_by_time() -> None:
     assert position.is_before(at(5), may_have_more=False) and not position.is_before(at(4), may_have_more=False)
 
 
-@pytest.mark.parametrize("is_compacted", [False, True])
-def test_mark_before_a_ledger_hides_no_compacted_message(is_compacted: bool) -> None:
+@pytest.mark.parametrize(
+    ("start", "is_compacted", "hidden"),
+    [
+        pytest.param(MessageId.earliest, False, True, id="earliest"),
+        pytest.param(MessageId.earliest, True, False, id="compacted-earliest"),
+        pytest.param(MessageId.latest, True, True, id="compacted-latest"),
+    ],
+)
+def test_mark_before_a_ledger_hides_no_compacted_message(start: MessageId, is_compacted: bool, hidden: bool) -> None:
     position = ConsumerPosition(
         "persistent://public/default/t",
         -1,
-        MessageId.earliest,
+        start,
         inclusive=False,
         is_durable=False,
         is_reader=True,
         is_compacted=is_compacted,
     )
     position.mark_delete = at(-1, ledger=6)
+    if position.starts_at_latest:
+        position.pin_latest(at(5))
+    assert position.is_marked((5, 5)) is hidden
+    position.on_seek(None, None, inclusive=True)
     assert position.is_before(at(5), may_have_more=False) is is_compacted
-    assert position.may_start_before((5, 5)) is is_compacted
     position.pin_mark()
     assert (position.start_message_id() == MessageId.earliest) is is_compacted
-
-
-@pytest.mark.parametrize(
-    ("start", "inclusive", "may"),
-    [
-        pytest.param(at(4), False, False, id="behind"),
-        pytest.param(at(4), True, True, id="at"),
-        pytest.param(at(4, 0, 2), False, True, id="within"),
-        pytest.param(at(5), True, False, id="before"),
-        pytest.param(MessageId.latest, True, False, id="latest"),
-        pytest.param(MessageId.earliest, False, True, id="earliest"),
-    ],
-)
-def test_may_start_before_an_entry(start: MessageId, inclusive: bool, may: bool) -> None:
-    assert reader(start, inclusive=inclusive).may_start_before((5, 4)) is may
 
 
 @pytest.mark.parametrize("start", [MessageId.latest, MessageId(-1, 0, 0), MessageId(-1, 7, 3)], ids=str)

@@ -318,7 +318,10 @@ def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bo
     # Nothing decoded is queued.
     seen = child.position.last_decoded
     reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
-    return child.position.may_start_before(reach) if seen is None else reach > seen
+    if seen is not None:
+        return reach > seen
+    start = child.position.start_entry()
+    return (start is None or reach >= start) and not child.position.is_marked(reach)
 
 
 def _last_entry_before(end: MessageId) -> tuple[int, int]:

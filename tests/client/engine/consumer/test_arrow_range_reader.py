@@ -85,6 +85,7 @@ def reading(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> Callable[
             subscription_mode=SubscriptionMode.NonDurable,
             start_message_id=start,
             start_message_id_inclusive=options.pop("inclusive", False),
+            is_read_compacted=options.pop("is_read_compacted", False),
             crypto_failure_action=action,
         )
         return Reading(fake, consumer, **options)
@@ -144,7 +145,7 @@ async def test_range_mark_behind_removed_ledger_is_awaited(fake: FakeBroker, rea
         return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
 
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
-    made = await reading()
+    made = await reading(is_read_compacted=True)
     await made.work.refresh_ends()
     assert not made.work.done
     await made.deliver(singles(9))
