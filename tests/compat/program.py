@@ -161,13 +161,21 @@ class Env:
         """Receive so many messages."""
         return [consumer.receive(timeout_millis) for _ in range(count)]
 
-    def more(self, consumer: Any, timeout_millis: int = 800) -> list[str | None]:
-        """Receive until nothing comes for a while; return the contents."""
-        contents = []
+    def more(self, consumer: Any, least: int = 0, timeout_millis: int = 800) -> list[str | None]:
+        """Receive until nothing comes for a while, which is longer before so many came; return the contents."""
+        contents: list[str | None] = []
         with contextlib.suppress(self.pulsar.Timeout):
             while True:
-                contents.append(text(consumer.receive(timeout_millis).data()))
+                message = consumer.receive(timeout_millis if len(contents) >= least else 10_000)
+                contents.append(text(message.data()))
         return contents
+
+    def wait_delivered(self, topic: str, count: int) -> None:
+        """Wait until so many messages of a topic are in the queue of the consumer of the subscription "sub"."""
+        path = topic.replace("://", "/") + "/stats"
+        self.until(lambda: self.admin("GET", path)["subscriptions"]["sub"]["msgOutCounter"] >= count)
+        # From the broker into the queue, of which the clients tell nothing.
+        time.sleep(0.3)
 
     def run(self, main: Coroutine[Any, Any, T], seconds: float = 20) -> T:
         """Run a coroutine on a loop of its own."""

@@ -295,8 +295,8 @@ class TestAccessModes:
 
     def test_waiting(self, api: Api, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually) -> None:
         name = topic()
+        holder = api.client(broker.service_url).create_producer(name, access_mode=ProducerAccessMode.Exclusive)
         client = api.client(broker.service_url, operation_timeout_seconds=1)
-        holder = client.create_producer(name, access_mode=ProducerAccessMode.Exclusive)
         waiting: Future[Any] = Future()
 
         def wait() -> None:
@@ -578,14 +578,16 @@ def test_close_settles_every_pending_message(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = api.client(through.service_url, operation_timeout_seconds=1)
+    # Time enough for what is answered; the other test waits for its end.
+    client = api.client(through.service_url, operation_timeout_seconds=20 if answered else 2)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     if not answered:
         through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     outcomes = [api.enqueue(producer, b"%d" % number) for number in range(100)]
     started = time.monotonic()
     producer.close()
-    assert time.monotonic() - started < 4
+    # Below the send time-out of 30 s.
+    assert time.monotonic() - started < 15
     results = {outcome.result(1)[0] for outcome in outcomes}
     assert results == {Result.Ok if answered else Result.AlreadyClosed}
     if answered:

@@ -67,7 +67,7 @@ def test_what_waits_and_what_failed_is_counted(
 ) -> None:
     through = relay(broker.service_url)
     client = api.client(through.service_url)
-    producer = client.create_producer(topic(), batching_enabled=False, send_timeout_millis=1500)
+    producer = client.create_producer(topic(), batching_enabled=False, send_timeout_millis=3000)
     producer.send(b"confirmed")
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     waiting = [api.enqueue(producer, b"not confirmed") for _ in range(7)]
@@ -144,7 +144,7 @@ def test_unsent_acknowledgements_at_close_count_as_failed(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = api.client(through.service_url, operation_timeout_seconds=2)
+    client = api.client(through.service_url)
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000)
     for number in range(9):
         plain_client.create_producer(name, batching_enabled=False).send(b"%d" % number)
@@ -155,7 +155,7 @@ def test_unsent_acknowledgements_at_close_count_as_failed(
     for message in messages[:7]:
         consumer.acknowledge(message)
     if ending == "close":
-        report = client.close()
+        report = client.close(timeout=2)
         assert (report.acks_left, report.complete) == (7, False)
     else:
         client.shutdown()

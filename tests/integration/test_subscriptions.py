@@ -458,17 +458,21 @@ def test_the_brokers_time_and_index_are_there(api: Api, client: Any, topic: NewT
     assert message.index() is None and message.broker_publish_time() is None
 
 
-def test_one_message_is_never_given_to_two_threads(plain_client: Client, api: Api, topic: NewTopic) -> None:
+def test_one_message_is_never_given_to_two_threads(
+    plain_client: Client, topic: NewTopic, eventually: Eventually
+) -> None:
     name = topic()
     producer = plain_client.create_producer(name, batching_enabled=True, block_if_queue_full=True)
     consumer = plain_client.subscribe(name, "sub")
     taken: list[int] = []
-    lock = threading.Lock()
+    lock, all_came = threading.Lock(), threading.Event()
 
     def take() -> None:
-        for message in iter(lambda: drain_one(consumer), None):
-            with lock:
-                taken.append(int(message.data()))
+        # When all have come, whoever finds nothing for a moment is done: one given twice comes until then.
+        while (message := drain_one(consumer)) or not all_came.is_set():
+            if message:
+                with lock:
+                    taken.append(int(message.data()))
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
@@ -476,15 +480,19 @@ def test_one_message_is_never_given_to_two_threads(plain_client: Client, api: Ap
     for number in range(5000):
         producer.send_async(b"%d" % number, None)
     producer.flush()
+    try:
+        eventually(lambda: len(taken) >= 5000)
+    finally:
+        all_came.set()
     for thread in threads:
         thread.join(30)
     assert sorted(taken) == list(range(5000))
 
 
 def drain_one(consumer: Any) -> Message | None:
-    """Receive one message, None when none comes for a second."""
+    """Receive one message, None when none comes for a moment."""
     try:
-        return consumer.receive(1000)  # type: ignore[no-any-return]
+        return consumer.receive(500)  # type: ignore[no-any-return]
     except Timeout:
         return None
 

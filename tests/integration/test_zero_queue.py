@@ -57,7 +57,13 @@ def test_one_message_is_in_flight_and_another_consumer_gets_the_rest(
 
 @pytest.mark.proves("C93")
 def test_a_time_out_leaves_its_permit_to_the_next(
-    api: Api, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, stats: Stats
+    api: Api,
+    broker: Broker,
+    plain_client: Client,
+    relay: NewRelay,
+    topic: NewTopic,
+    stats: Stats,
+    eventually: Eventually,
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
@@ -65,8 +71,9 @@ def test_a_time_out_leaves_its_permit_to_the_next(
     for _ in range(3):
         with pytest.raises(Timeout):
             consumer.receive(50)
+    through.wait_for(Command.FLOW)
+    eventually(lambda: seen_of(stats, name, consumer)["availablePermits"] == 1)
     assert through.count(Command.FLOW, TO_BROKER) == 1
-    assert seen_of(stats, name, consumer)["availablePermits"] == 1
     publish(plain_client, name, b"a", b"b", b"c")
     assert [consumer.receive(10_000).data() for _ in range(3)] == [b"a", b"b", b"c"]
     assert through.count(Command.FLOW, TO_BROKER) == 3
@@ -137,6 +144,8 @@ def test_after_a_reconnect_only_who_waits_asks_again(
     consumer = client.subscribe(name, "sub", receiver_queue_size=0, initial_position=EARLIEST)
     with pytest.raises(Timeout):
         consumer.receive(50)
+    # Later than the time-out, maybe: cut off, it would not be counted.
+    through.wait_for(Command.FLOW)
     through.cut()
     eventually(lambda: through.count(Command.SUBSCRIBE) == 2 and consumer.is_connected())
     # The permit of the time-out went with the connection; nobody waits for another.

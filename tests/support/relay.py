@@ -325,8 +325,9 @@ class Relay:
         with self._change:
             self._rules.clear()
             held, self._held = self._held, deque()
-        for connection, direction, frame in held:
-            connection.send(direction, frame)
+            # A frame that arrives meanwhile waits for the lock, and does not overtake these.
+            for connection, direction, frame in held:
+                connection.send(direction, frame)
         return len(held)
 
     @property

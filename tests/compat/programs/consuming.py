@@ -60,7 +60,7 @@ def acknowledge_by_message_and_id(pulsar: ModuleType, env: Env) -> Observed:
     ]
     consumer.close()
     again = client.subscribe(topic, "sub")
-    return {"answers": answers, "left": env.more(again)}
+    return {"answers": answers, "left": env.more(again, 1)}
 
 
 @program()
@@ -70,7 +70,7 @@ def acknowledge_cumulative(pulsar: ModuleType, env: Env) -> Observed:
     messages = env.drain(consumer, 5)
     answer = consumer.acknowledge_cumulative(messages[2])
     consumer.close()
-    return {"answer": answer, "left": env.more(client.subscribe(topic, "sub"))}
+    return {"answer": answer, "left": env.more(client.subscribe(topic, "sub"), 2)}
 
 
 @program(cases={"shared": ("Shared",), "key shared": ("KeyShared",)})
@@ -94,7 +94,7 @@ def acknowledge_part_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
     for number in (0, 2):
         consumer.acknowledge(messages[number])
     consumer.close()
-    return {"again": env.more(client.subscribe(topic, "sub"))}
+    return {"again": env.more(client.subscribe(topic, "sub"), 5)}
 
 
 @program()
@@ -107,7 +107,7 @@ def acknowledge_part_with_indexes(pulsar: ModuleType, env: Env) -> Observed:
     for number in (0, 2):
         consumer.acknowledge(messages[number])
     consumer.close()
-    return {"again": env.more(client.subscribe(topic, "sub", batch_index_ack_enabled=True))}
+    return {"again": env.more(client.subscribe(topic, "sub", batch_index_ack_enabled=True), 3)}
 
 
 @program()
@@ -137,7 +137,7 @@ def negative_acknowledge_one_of_a_batch(pulsar: ModuleType, env: Env) -> Observe
     )  # fmt: skip
     messages = env.drain(consumer, 5)
     consumer.negative_acknowledge(messages[2])
-    return {"again": env.more(consumer, 1500)}
+    return {"again": env.more(consumer, 5)}
 
 
 @program()
@@ -147,7 +147,7 @@ def redeliver_all(pulsar: ModuleType, env: Env) -> Observed:
     messages = env.drain(consumer, 3)
     consumer.acknowledge(messages[0])
     answer = consumer.redeliver_unacknowledged_messages()
-    return {"answer": answer, "again": env.more(consumer, 1000)}
+    return {"answer": answer, "again": env.more(consumer, 2)}
 
 
 @program(seconds=40)
@@ -259,7 +259,7 @@ def pattern_of_modes(pulsar: ModuleType, env: Env) -> Observed:
             re.compile(name), f"sub-{mode}", initial_position=pulsar.InitialPosition.Earliest,
             regex_subscription_mode=getattr(pulsar.RegexSubscriptionMode, mode),
         )  # fmt: skip
-        found[mode] = env.more(consumer, 1000)
+        found[mode] = env.more(consumer, 1)
     return found
 
 
@@ -270,7 +270,7 @@ def shared_consumers(pulsar: ModuleType, env: Env) -> Observed:
     producer = client.create_producer(topic)
     for number in range(10):
         producer.send(b"%d" % number)
-    parts = [env.more(each) for each in shared]
+    parts = [env.more(each, 1) for each in shared]
     return {"all": sorted(parts[0] + parts[1]), "both": all(parts)}
 
 
@@ -288,7 +288,7 @@ def key_shared_consumers(pulsar: ModuleType, env: Env) -> Observed:
     producer = client.create_producer(topic)
     for number in range(20):
         producer.send(b"%d" % number, partition_key=str(number))
-    return {"parts": [env.more(each) for each in halves]}
+    return {"parts": [env.more(each, 8) for each in halves]}
 
 
 @program()
@@ -299,7 +299,7 @@ def failover_consumers(pulsar: ModuleType, env: Env) -> Observed:
     second = client.subscribe(topic, "sub", kind, consumer_name="b")
     time.sleep(1.5)
     client.create_producer(topic).send(b"x")
-    parts = [env.more(each, 1500) for each in (first, second)]
+    parts = [env.more(each, timeout_millis=3000) for each in (first, second)]
     return {"one of them": sorted(len(each) for each in parts)}
 
 
@@ -324,8 +324,8 @@ def initial_positions(pulsar: ModuleType, env: Env) -> Observed:
     client, topic, _ = env.filled(2)
     positions = pulsar.InitialPosition
     return {
-        name: env.more(client.subscribe(topic, name, initial_position=getattr(positions, name)))
-        for name in ("Earliest", "Latest")
+        name: env.more(client.subscribe(topic, name, initial_position=getattr(positions, name)), least)
+        for name, least in (("Earliest", 2), ("Latest", 0))
     }
 
 
@@ -413,9 +413,9 @@ def stored_ids_of_a_pattern(pulsar: ModuleType, env: Env) -> Observed:
     return {
         "acknowledge": env.error(lambda: consumer.acknowledge(stored)),
         "negative": env.error(lambda: consumer.negative_acknowledge(stored)),
-        "again": env.more(consumer, 1000),
+        "again": env.more(consumer, timeout_millis=1000),
         "negative message": env.error(lambda: consumer.negative_acknowledge(message)),
-        "again after that": env.more(consumer, 1000),
+        "again after that": env.more(consumer, timeout_millis=1000),
         "seek": env.error(lambda: consumer.seek(stored)),
         "unsubscribe": env.error(consumer.unsubscribe),
     }

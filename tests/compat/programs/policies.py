@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import ModuleType
 from typing import Any
 
@@ -164,7 +163,7 @@ def batches_within_limits(
     policy = pulsar.ConsumerBatchReceivePolicy(count, most, 400)
     consumer = client.subscribe(topic, "sub", batch_receive_policy=policy)
     producer = client.create_producer(topic, batching_enabled=batched)
-    _publish(producer, sizes)
+    _publish(env, producer, sizes)
     return {"batches": _batches(consumer)}
 
 
@@ -174,16 +173,16 @@ def batches_of_partitions(pulsar: ModuleType, env: Env, sizes: list[int]) -> Obs
     policy = pulsar.ConsumerBatchReceivePolicy(-1, 10, 400)
     consumer = client.subscribe(topic, "sub", batch_receive_policy=policy)
     for partition in range(2):
-        _publish(client.create_producer(f"{topic}-partition-{partition}"), sizes)
+        _publish(env, client.create_producer(f"{topic}-partition-{partition}"), sizes)
     return {"batches": _batches(consumer)}
 
 
-def _publish(producer: Any, sizes: list[int]) -> None:
+def _publish(env: Env, producer: Any, sizes: list[int]) -> None:
+    """Publish messages of these sizes, and wait until they are in the consumer's queue."""
     for size in sizes:
         producer.send_async(bytes(size), lambda *_: None)
     producer.flush()
-    # Until they are in the consumer's queue.
-    time.sleep(0.5)
+    env.wait_delivered(producer.topic(), len(sizes))
 
 
 def _batches(consumer: Any) -> list[list[int]]:

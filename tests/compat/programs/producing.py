@@ -146,7 +146,7 @@ def full_queue_without_callback(pulsar: ModuleType, env: Env) -> Observed:
         # One more than fit, and no more: when one is refused the batch may be sent, which makes space.
         errors += [env.error(lambda: producer.send_async(b"x", None)) for _ in range(3)]
         producer.flush()
-        received.append(len(env.more(consumer)))
+        received.append(len(env.more(consumer, 2)))
     return {"errors": errors, "received": received}
 
 
@@ -276,7 +276,7 @@ def no_batching_size(pulsar: ModuleType, env: Env) -> Observed:
     for number in range(3):
         producer.send_async(b"%d" % number, calls)
     producer.flush()
-    return {"results": [calls.wait(3), _results(calls)], "received": env.more(consumer)}
+    return {"results": [calls.wait(3), _results(calls)], "received": env.more(consumer, 3)}
 
 
 @program()
