@@ -81,7 +81,8 @@ class Consuming:
             messages = self._some()
             values = [int(message.data()) for message in messages]
             self.again += [value for value in values if value in self.confirmed]
-            self.firsts += [value for value in values if value not in seen]
+            # An unload may have delivered one of them again.
+            self.firsts += [value for value in dict.fromkeys(values) if value not in seen]
             seen.update(values)
             if self.shape == "exclusive":
                 self.consumer.acknowledge_cumulative(messages[-1])

@@ -9,7 +9,7 @@ import contextlib
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.exceptions import BrokerMetadataError, OperationNotSupported, PulsarException
+from pulsar_native.exceptions import BrokerMetadataError, NotConnected, OperationNotSupported, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -128,6 +128,33 @@ async def seek(
     position is the one that the broker names as the last: of a message in chunks it has only the last chunk.
     """
     await consumer.engine.enter_loop()
+    if position is not None or consumer.position.is_durable or not consumer.topic.is_persistent:
+        # The position outlasts the connection: the broker stores it, or every attachment names it.
+        await _seek_once(consumer, position, publish_time, inclusive=inclusive, is_last=is_last)
+        return
+    for _ in range(_MOST_RETRIES + 1):
+        connection = await _seek_once(consumer, None, publish_time)
+        # Where only the request fails, the broker still has the time: the mark is requested when it is needed.
+        with contextlib.suppress(PulsarException):
+            await consumer.ask_last(await _ready(consumer))
+            if connection.is_open:
+                consumer.position.pin_mark()
+        if connection.is_open:
+            return
+    raise NotConnected(
+        "The connection was lost in each attempt to seek to a time; call seek again", topic=consumer.topic.full
+    )
+
+
+async def _seek_once(
+    consumer: PartitionConsumer,
+    position: MessageId | None,
+    publish_time: int,
+    *,
+    inclusive: bool = True,
+    is_last: bool = False,
+) -> Connection:
+    """Seek and subscribe again; return the connection that carried the request."""
     connection = await _ready(consumer)
     state = consumer.position
     words = None
@@ -158,12 +185,8 @@ async def seek(
         consumer.end_seek()
         if consumer.connection is None or not consumer.connection.is_open:
             consumer.reconnect(0.0)
-    connection = await _ready(consumer)
-    if position is None and not state.is_durable and consumer.topic.is_persistent:
-        # If the request fails now, the broker's mark is requested when it is needed.
-        with contextlib.suppress(PulsarException):
-            await consumer.ask_last(connection)
-            state.pin_mark()
+    await _ready(consumer)
+    return connection
 
 
 async def _step_back(consumer: PartitionConsumer) -> None:

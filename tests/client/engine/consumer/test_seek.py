@@ -327,6 +327,41 @@ async def test_seek_of_reader_by_time_survives_unload(fake: FakeBroker, cores: C
     assert starts == [MAXU, MAXU, 4]
 
 
+async def test_seek_of_reader_by_time_outlasts_connection(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.set_last(9, mark=4)
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **READER)
+    answer = fake.answers[Kind.GET_LAST_MESSAGE_ID]
+
+    def close(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+        peer.close(reset=True)
+        return []
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = close
+    await asyncio.wait_for(seek.seek(child, None, 1234), 20)
+    # The broker has forgotten the time with the connection.
+    assert [each.message_publish_time for each in seeks(fake)] == [1234, 1234]
+    assert child.position.start_entry() == (1, 4)
+
+
+async def test_seek_of_reader_by_time_on_lost_connections(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seek, "_MOST_RETRIES", 1)
+    child = await partition(cores(fake.url, starting_backoff_interval_ms=20), subscribed, **READER)
+
+    def close(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        peer.close(reset=True)
+        return []
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = close
+    with pytest.raises(NotConnected, match="seek to a time"):
+        await asyncio.wait_for(seek.seek(child, None, 1234), 20)
+    assert len(seeks(fake)) == 2
+
+
 async def test_seek_of_reader_by_time_without_mark(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     child = await partition(cores(fake.url), subscribed, **READER)
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
