@@ -799,6 +799,8 @@ class PartitionConsumer(Handler):
                     self.write_outgoing()
                 return
             if is_attached:
+                # Sent later, what is acknowledged would be redelivered, too.
+                self.acks.send()
                 self.core.redeliver_all()
             elif self._durable:
                 # What is queued must not come first: a cumulative acknowledgement of it would cover the others.

@@ -388,6 +388,24 @@ async def test_redeliver_some_keeps_others_queued(fake: FakeBroker, cores: Cores
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared], ids=lambda kind: kind.name)
+async def test_redeliver_all_sends_gathered_acks_first(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, kind: ConsumerType
+) -> None:
+    # Acknowledged, but not sent before the request, it would come again.
+    consumer = await subscribed(cores(fake.url), consumer_type=kind, acknowledgment_group_time_ms=60_000)
+    fake.set_last(2)
+    deliver(fake, *singles(0, 3))
+    first, *_ = await take(consumer, 3)
+    consumer.acknowledge([first.message_id()])
+    consumer.redeliver_all()
+    await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    sent = [seen.command.type for seen in fake.seen(Kind.ACK, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)]
+    assert sent == [Kind.ACK, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES]
+    assert places(acks(fake)[0]) == [(1, 0)]
+
+
+@pytest.mark.asyncio
 @pytest.mark.proves("C145")
 async def test_redeliver_all_empties_queue_drops_old(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=10)
