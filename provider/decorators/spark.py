@@ -12,11 +12,11 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, XComArg
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowException
 
@@ -68,6 +68,9 @@ class _SparkDecoratedOperator(CheckedConstructor, DecoratedOperator, PySparkOper
         self.pulsar_conn_id = pulsar_conn_id
         self._session: Any = None
         self._killed = False
+        validation.text("pulsar_conn_id", pulsar_conn_id)
+        if conn_id is not None and not isinstance(conn_id, str | XComArg):
+            validation.refuse(f"conn_id must be the id of a connection of Spark, not {conn_id!r}")
         if config_kwargs is not None and not isinstance(config_kwargs, Mapping):
             validation.refuse(
                 f"config_kwargs must be a mapping of Spark's settings, not {type(config_kwargs).__name__}"
@@ -77,6 +80,7 @@ class _SparkDecoratedOperator(CheckedConstructor, DecoratedOperator, PySparkOper
         for each in inspect.signature(whole).parameters.values():
             if each.name in GIVEN and each.kind is each.POSITIONAL_ONLY:
                 validation.refuse(f"@task.pulsar_spark gives {each.name} to its function by name: leave out the /")
+        _refuse_given(op_kwargs or ())
         function = without_parameters(python_callable, GIVEN)
         super().__init__(
             python_callable=function,
@@ -180,6 +184,13 @@ def _end(session: Any) -> None:
 def _takes(function: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(function).parameters
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _refuse_given(names: Iterable[object]) -> None:
+    """Raise for arguments of the function's call that the task fills."""
+    for name in GIVEN:
+        if name in names:
+            validation.refuse(f"@task.pulsar_spark gives {name} to its function: leave it out of the call")
 
 
 def pulsar_spark_task(

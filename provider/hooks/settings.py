@@ -72,6 +72,7 @@ class AirflowConnection(Protocol):
     conn_type: str | None
     host: str | None
     port: int | None
+    schema: str | None
     login: str | None
     password: str | None
     extra: str | None
@@ -279,6 +280,12 @@ def read_settings(connection: AirflowConnection) -> Settings:
 def _checked_settings(connection: AirflowConnection) -> Settings:
     extras = _extras(connection.extra)
     _refuse_unknown(extras)
+    if connection.schema:
+        # Most likely meant as the namespace: without it, short names would be topics of public/default.
+        raise InvalidConfiguration(
+            "the field 'schema' (the path of a connection URI) has no meaning: leave it empty, and give the namespace "
+            "of short topic names in the field 'default_namespace' (in a URI ?default_namespace=tenant%2Fnamespace)"
+        )
     given = {name: value for name, raw in extras.items() if (value := _PARSERS[name](name, raw)) is not None}
     given["login"], given["password"] = connection.login or None, connection.password or None
     given["service_url"] = _service_url(connection, given.get("service_url"))

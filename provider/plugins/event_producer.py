@@ -425,7 +425,9 @@ def _run_fields(run: Any, msg: str) -> dict[str, Any]:
 
 def _task_fields(ti: Any, previous: object, error: object) -> dict[str, Any]:
     fields = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "try_number", "map_index")}
-    fields["previous_state"] = None if previous is None else str(previous)
+    # A task's process has the SDK's enumeration, whose text is its member's name, the api-server one of its own.
+    state = getattr(previous, "value", previous)
+    fields["previous_state"] = None if state is None else str(state)
     if error is not None:
         fields["error"] = error_text(error)
     return fields

@@ -33,6 +33,7 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
+from airflow_provider_pulsar.triggers.watching import GRACE_SECONDS
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.interval import is_template
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.watching import Watcher
 
 _T = TypeVar("_T")
-# The trigger ends by itself with a reason; Airflow's own limit is later, for a triggerer that does not respond.
-_GRACE_SECONDS = 60
 # An interrupted look has so long to drop its connections. Every second of it delays Airflow's execution time-out.
 _STOP_SECONDS = 2
 
@@ -135,7 +134,7 @@ class WatchingSensor(CheckedConstructor, BaseSensorOperator):
                 self.start_trigger_args,
                 trigger_cls=self.trigger_class,
                 trigger_kwargs={**given, **self._trigger_options(), "timeout_seconds": self.timeout},
-                timeout=timedelta(seconds=self.timeout + _GRACE_SECONDS),
+                timeout=timedelta(seconds=self.timeout + GRACE_SECONDS),
             )
 
     def _refuse_results(self, given: Mapping[str, Any]) -> None:
@@ -241,7 +240,7 @@ class WatchingSensor(CheckedConstructor, BaseSensorOperator):
         self.defer(
             trigger=self.trigger(time.time() + max(1.0, (self._deadline or 0) - time.monotonic())),
             method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout + _GRACE_SECONDS),
+            timeout=timedelta(seconds=self.timeout + GRACE_SECONDS),
         )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:

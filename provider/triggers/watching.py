@@ -19,10 +19,15 @@ from pulsar_native.jobs.failures import explain, is_permanent
 from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native.asyncio import Client
     from pulsar_native.jobs.watching import Watcher
 
+# The trigger ends by itself with a reason; Airflow's own limit is later by so many seconds, for a triggerer that does
+# not respond.
+GRACE_SECONDS = 60
 # Interval of log records for an unchanged result, in seconds.
 LOG_SECONDS = 60
 
@@ -30,7 +35,8 @@ LOG_SECONDS = 60
 class WatchingTrigger(BaseTrigger):
     """Look every `poll_interval` seconds until the condition holds, or `end_time` (seconds since 1970) passes.
 
-    `timeout_seconds` is the limit from the first look of this process, for a task that is started in the triggerer.
+    `timeout_seconds` is the limit of a task that is started in the triggerer, from when Airflow has deferred it; in
+    `dag.test()`, which has no such time, from the first look.
     Sends one event: {"status": "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error",
     "message": …, "permanent": True if no retry helps}.
     """
@@ -77,7 +83,7 @@ class WatchingTrigger(BaseTrigger):
         """Wait and send the event."""
         watch: Watcher | None = None
         if self.end_time is None and self.timeout_seconds is not None:
-            self.end_time = time.time() + self.timeout_seconds
+            self.end_time = self._started() + self.timeout_seconds
         try:
             await self._name_topic()
             watch = self.watcher()
@@ -88,6 +94,22 @@ class WatchingTrigger(BaseTrigger):
             text = explain(error, action=f"Waiting for {wanted}", stage=watch.stage if watch else "arguments")
             permanent = is_permanent(error) or (watch is None and isinstance(error, ValueError))
             yield _event({"status": "error", "message": text, "permanent": permanent})
+
+    def _started(self) -> float:
+        """Return when Airflow deferred a task that is started in the triggerer, now where that is not known.
+
+        It gives the trigger no such time, but sets `timeout_after`, the limit of its own, to the sum of that time and
+        the sensor's, which the task's `execution_timeout` may shorten.
+        """
+        limit: datetime | None = getattr(self, "timeout_after", None)
+        if limit is None or self.timeout_seconds is None:
+            return time.time()
+        seconds = self.timeout_seconds + GRACE_SECONDS
+        execution_timeout: timedelta | None = getattr(self.task, "execution_timeout", None)
+        if execution_timeout is not None:
+            seconds = min(seconds, execution_timeout.total_seconds())
+        # Not beyond now, where the clocks of scheduler and triggerer differ.
+        return min(limit.timestamp() - seconds, time.time())
 
     async def _name_topic(self) -> None:
         """Replace a short name by that in the connection's default namespace, which is read for such a name only."""

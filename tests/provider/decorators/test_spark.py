@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar.decorators.spark import pulsar_spark_task
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
@@ -272,6 +273,65 @@ def test_task_spark_positional_only_raises_at_parsing() -> None:
 
     with pytest.raises(ValueError, match="gives spark to its function by name: leave out the /"):
         pulsar_spark_task(numbers)()
+
+
+def one(spark: Any, pulsar: Any, x: int = 0) -> None:
+    """Do nothing."""
+
+
+def any_names(**names: Any) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("function", [one, any_names])
+@pytest.mark.parametrize("name", ["spark", "pulsar"])
+def test_task_spark_own_parameter_given_raises(function: Any, name: str) -> None:
+    with DAG("d", schedule=None), pytest.raises(ValueError, match=f"gives {name} to its function: leave it out"):
+        pulsar_spark_task(function)(**{name: 1})
+
+
+def test_task_spark_mapped_own_parameter_raises() -> None:
+    with DAG("d", schedule=None):
+
+        @task
+        def given() -> list[dict[str, int]]:
+            return []
+
+        mapped: Any = pulsar_spark_task(any_names).expand_kwargs(given())
+    with pytest.raises(AirflowFailException, match="gives spark to its function"):
+        mapped.operator.unmap({"op_kwargs": {"spark": 1}})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"pulsar_conn_id": None}, "pulsar_conn_id must be a text", id="no_pulsar_conn_id"),
+        pytest.param({"pulsar_conn_id": ["a"]}, "pulsar_conn_id must be a text", id="pulsar_conn_ids"),
+        pytest.param({"conn_id": ["a"]}, "conn_id must be the id of a connection of Spark", id="conn_ids"),
+    ],
+)
+def test_task_spark_connection_wrong_raises(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pulsar_spark_task(**options)(nothing)()
+
+
+def test_task_spark_arguments_of_other_kinds_pass() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task
+        def conn() -> str:
+            return "spark_default"
+
+        pulsar_spark_task(one, conn_id=conn())(x=1)
+        pulsar_spark_task(conn_id="{{ params.spark }}", multiple_outputs=True)(any_names).partial(y=1).expand(x=[1])
+        pulsar_spark_task(dict_of).override(task_id="o")()
+    assert dag.get_task("o").multiple_outputs
+    assert sorted(dag.task_dict) == ["any_names", "conn", "o", "one"]
+
+
+def dict_of(spark: Any) -> dict[str, int]:
+    """Return a dict, whose keys are XComs."""
+    return {}
 
 
 def test_task_spark_own_variable_is_kept(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar import credentials_file
+from airflow_provider_pulsar.get_provider_info import get_provider_info
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.settings import CLIENT_OPTIONS
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
@@ -353,6 +354,31 @@ def test_client_options_reach_the_client(connection: Connection) -> None:
 
 def test_client_options_are_fields_of_the_client() -> None:
     assert set(CLIENT_OPTIONS) <= set(ClientConfig.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("pulsar://127.0.0.1:1/sales/eu", id="uri"),
+        pytest.param(json.dumps({"conn_type": "pulsar", "host": "h", "schema": "sales/eu"}), id="json"),
+    ],
+)
+def test_connection_schema_raises(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PULSAR_DEFAULT", text)
+    with pytest.raises(AirflowException, match=r"'schema' \(the path of a connection URI\).*'default_namespace'"):
+        PulsarHook().client_config()
+    ok, found = PulsarHook().test_connection()
+    assert not ok and "default_namespace" in found
+
+
+def test_connection_form_hides_schema() -> None:
+    (kind,) = get_provider_info()["connection-types"]
+    assert kind["ui-field-behaviour"]["hidden-fields"] == ["schema"]
+
+
+def test_connection_uri_path_slash_is_no_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PULSAR_DEFAULT", "pulsar://h:1/?default_namespace=sales%2Feu")
+    assert PulsarHook().topic_name("t") == "persistent://sales/eu/t"
 
 
 @pytest.mark.proves("A1")

@@ -15,6 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import TaskInstanceState
+from airflow.sdk.api.datamodels._generated import TaskInstanceState as SdkState
+from airflow.utils.state import TaskInstanceState as CoreState
 
 from airflow_provider_pulsar.get_provider_info import get_provider_info
 from airflow_provider_pulsar.plugins import event_producer
@@ -203,6 +206,14 @@ def test_failed_event_any_error_text_is_published(
         life.before_stopping(component=None)
     events = [json.loads(each.data()) for each in read_all(broker, name)]
     assert [each["error"] for each in events] == ["Unprintable", "x" * 65_536]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(SdkState, id="sdk"), pytest.param(CoreState, id="core"), pytest.param(TaskInstanceState, id="task")],
+)
+def test_task_fields_previous_state_is_its_value(kind: Any) -> None:
+    assert event_producer._task_fields(TI, kind.QUEUED, None)["previous_state"] == "queued"
 
 
 class NoState:

@@ -6,15 +6,20 @@ import asyncio
 import json
 import threading
 import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from airflow_provider_pulsar.triggers import watching
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
 from pulsar_native import AuthenticationError, Client
 from pulsar_native.jobs.watching import TopicWatcher
 from support.brokers import Broker, NewTopic
+from support.clock import stopped_clock
 from support.tasks import define_connection
 from support.until import until
 from support.waiting import slow_looks
@@ -75,6 +80,47 @@ async def test_trigger_timeout_reports_last_state(topic: NewTopic) -> None:
     started = time.monotonic()
     event = await event_of(TopicTrigger(topic(), 3, poll_interval=0.2, end_time=time.time() + 1))
     assert time.monotonic() - started < 5
+    assert event["status"] == "timeout" and "last: the topic does not exist" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "limit", "execution_timeout", "left"),
+    [
+        pytest.param(0, None, None, 40, id="dag_test"),
+        pytest.param(25, 100, None, 15, id="replaced"),
+        pytest.param(50, 100, None, -10, id="replaced_late"),
+        pytest.param(25, 100, 3600, 15, id="long_execution_timeout"),
+        pytest.param(25, 30, 30, 15, id="short_execution_timeout"),
+        pytest.param(-5, 100, None, 40, id="clock_behind"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_trigger_started_by_airflow_keeps_limit(
+    elapsed: float,
+    limit: float | None,
+    execution_timeout: float | None,
+    left: float,
+    monkeypatch: pytest.MonkeyPatch,
+    topic: NewTopic,
+) -> None:
+    clock = stopped_clock(monkeypatch, watching)
+    trigger = TopicTrigger(topic(), 1, timeout_seconds=40)
+    own = None if execution_timeout is None else timedelta(seconds=execution_timeout)
+    task = SimpleNamespace(template_ext=(), template_fields=(), start_trigger_args=None, execution_timeout=own)
+    trigger.task_instance = SimpleNamespace(task_id="t", task=task)
+    if limit is not None:
+        # As Airflow sets it in the triggerer, from what it has stored when it deferred the task.
+        trigger.timeout_after = datetime.fromtimestamp(clock.time() - elapsed + limit, UTC)
+    monkeypatch.setattr(trigger, "_wait", AsyncMock(return_value={"status": "timeout"}))
+    await event_of(trigger)
+    assert trigger._left() == pytest.approx(left, abs=0.001)
+
+
+@pytest.mark.asyncio
+async def test_trigger_replaced_after_limit_ends(topic: NewTopic) -> None:
+    trigger = TopicTrigger(topic(), 3, poll_interval=0.2, timeout_seconds=3600)
+    trigger.timeout_after = datetime.now(UTC) + timedelta(seconds=watching.GRACE_SECONDS)
+    event = await asyncio.wait_for(event_of(trigger), 60)
     assert event["status"] == "timeout" and "last: the topic does not exist" in event["message"]
 
 
