@@ -92,7 +92,8 @@ def batch_receiving_loop(pulsar: ModuleType, env: Env) -> Observed:
     for number in range(10):
         producer.send_async(b"%d" % number, lambda result, place: None)
     producer.flush()
-    sizes, contents = [], []
+    sizes: list[int] = []
+    contents: list[Any] = []
     while (batch := consumer.batch_receive()) or len(contents) < 10:
         sizes.append(len(batch))
         for message in batch:
