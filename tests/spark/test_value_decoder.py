@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import logging
 from typing import Any
@@ -195,6 +197,47 @@ def test_avro_versions_in_other_namespaces_resolve() -> None:
     made = decoder(new.schema_info(), {0: old.schema_info()}.__getitem__)
     (found,) = made.decode(batch(old.encode(value), versions=[0])).to_pylist()
     assert found == {**value, "__entryId": 0}
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int", "default": 7}]}
+AT = datetime.datetime(2026, 11, 1, 5, 30, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "written", "read"),
+    [
+        pytest.param("long", MILLIS, 1793511000000, AT, id="long-millis"),
+        pytest.param(MILLIS, "long", AT, 1793511000000, id="millis-long"),
+        pytest.param(["null", "long"], ["null", MILLIS], 1793511000000, AT, id="nullable"),
+        pytest.param("bytes", DECIMAL, b"\1\0", decimal.Decimal("2.56"), id="bytes-decimal"),
+        pytest.param(DECIMAL, "bytes", decimal.Decimal("2.56"), b"\1\0", id="decimal-bytes"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+def test_avro_logical_type_of_the_read(old: Any, new: Any, written: Any, read: Any, mode: str) -> None:
+    writer, reader = AvroSchema(record(a=old)), AvroSchema(record(a=new))
+    made = decoder(reader.schema_info(), {0: writer.schema_info()}.__getitem__, mode=mode)
+    (found,) = made.decode(batch(writer.encode({"a": written}), versions=[0])).to_pylist()
+    assert found == {"a": read, "__entryId": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        pytest.param("bytes", "\u00ff\1", b"\xff\1", id="bytes"),
+        pytest.param(INNER, {}, {"x": 7}, id="record"),
+        pytest.param(MILLIS, 1793511000000, AT, id="timestamp"),
+        pytest.param(DECIMAL, "\1\0", decimal.Decimal("2.56"), id="decimal"),
+    ],
+)
+def test_avro_default_of_an_added_field(kind: Any, default: Any, value: Any) -> None:
+    writer, definition = AvroSchema(record(i="int")), record(i="int", a=kind)
+    definition["fields"][1]["default"] = default
+    made = decoder(AvroSchema(definition).schema_info(), {0: writer.schema_info()}.__getitem__)
+    (found,) = made.decode(batch(writer.encode({"i": 1}), versions=[0])).to_pylist()
+    assert found == {"i": 1, "a": value, "__entryId": 0}
 
 
 @pytest.mark.parametrize("column", ["_corrupt", "__entryId"])

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
 from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.schema.avro_resolution import prepare
 from pulsar_native.schema.base import Schema, WriterSchemas, mismatch
 from pulsar_native.schema.datum_check import DatumCheck, compile_check
 from pulsar_native.schema.errors import InvalidRecord
@@ -227,10 +228,10 @@ class AvroSchema(Schema[T], Generic[T]):
             # Only names of the types differ. Nothing is resolved then, which is faster.
             return self._parsed, None
         name, own = writer.get("name"), self._parsed.get("name")
-        if name is None or own is None or _simple(name) == _simple(own):
-            return writer, self._parsed
-        aliases = [*self._parsed.get("aliases", ()), name]
-        return writer, self._parse({**self._schema, "aliases": aliases})
+        reader = self._parsed
+        if name is not None and own is not None and _simple(name) != _simple(own):
+            reader = self._parse({**self._schema, "aliases": [*reader.get("aliases", ()), name]})
+        return prepare(self._fastavro, writer, reader)
 
     @cached_property
     def _own_shape(self) -> Any:
