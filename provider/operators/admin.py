@@ -8,9 +8,11 @@ task with its reason; one that no retry can mend fails it without retries. Each 
 from __future__ import annotations
 
 import json
+import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState, cycle_of
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import explain
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,6 +40,9 @@ _USE_SECONDS = 30.0
 # Types of schemas that need an Avro definition.
 _AVRO_DEFINED = ("avro", "json", "protobuf")
 _DONE_BEFORE = "%s: an earlier try has done it"
+# Reasons of HTTP 412 that hold for every try: names that no topic can have, and policies of a partition. The others may
+# pass: connected clients, subscriptions, a topic that moves to another broker, another policy.
+_WRONG_FOR_GOOD = re.compile(r"""["']-partition-["']|for a partition""")
 
 
 class _AdminOperator(CheckedConstructor, BaseOperator):
@@ -65,7 +71,7 @@ class _AdminOperator(CheckedConstructor, BaseOperator):
                 f"{self._action()}: the connection {self.pulsar_conn_id!r} has no admin URL, which administration "
                 "needs: fill in its field admin_url, such as http://broker:8080"
             )
-        with admin, staged(self._action(), "request"):
+        with admin, requested(self._action()):
             found = {"topic": self.topic, **self._run(admin, context)}
         self.log.info("%s: %s", self._action(), found)
         return found
@@ -106,8 +112,7 @@ class PulsarCreateTopicOperator(_AdminOperator):
 
     def __init__(self, *, topic: str, partitions: int = 0, if_exists: str = "ok", **kwargs: Any) -> None:
         super().__init__(topic=topic, **kwargs)
-        validation.number("partitions", partitions, 0)
-        self.partitions = partitions
+        self.partitions = validation.whole("partitions", partitions, 0)
         self.if_exists = validation.choice("if_exists", if_exists, ("ok", "fail"))
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
@@ -152,7 +157,8 @@ class PulsarDeleteTopicOperator(_AdminOperator):
     :param if_missing: "ok" (default), or "fail" without retries if the topic is not there.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic and deleted (False if it was not there).
+    Returns topic and deleted (False if it was not there). A retry of a task that had deleted it, or had asked for that
+    and got no answer, succeeds with if_missing="fail" too; a task that is cleared does not.
     """
 
     def __init__(self, *, topic: str, force: bool = False, if_missing: str = "ok", **kwargs: Any) -> None:
@@ -161,7 +167,9 @@ class PulsarDeleteTopicOperator(_AdminOperator):
         self.if_missing = validation.choice("if_missing", if_missing, ("ok", "fail"))
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
-        return _deleted(lambda: admin.delete_topic(self.topic, force=self.force), self.if_missing)
+        note = {"topic": self.topic, "cycle": cycle_of(context, self.retries)}
+        state = TaskState(context, "deleted_topic")
+        return _deleted(lambda: admin.delete_topic(self.topic, force=self.force), self.if_missing, state, note)
 
 
 # ---- subscriptions ---------------------------------------------------------------------------------------------------
@@ -189,8 +197,8 @@ class PulsarCreateSubscriptionOperator(_SubscriptionOperator):
     :param topic: the topic, in any spelling; a partitioned one gets it on every partition. Templated.
     :param subscription: the subscription's name. Templated.
     :param position: where it begins: "earliest" (default), "latest", or a message id as in a manifest,
-        "ledger:entry:partition:batch_index"; of a partitioned topic only the first two. An existing subscription stays
-        where it is. Templated.
+        "ledger:entry:partition:batch_index"; of a partitioned topic only the first two (create it there, and move its
+        partitions with PulsarResetCursorOperator). An existing subscription stays where it is. Templated.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
     Returns topic, subscription and created (False if it was there).
@@ -223,7 +231,8 @@ class PulsarDeleteSubscriptionOperator(_SubscriptionOperator):
     :param if_missing: "ok" (default), or "fail" without retries if topic or subscription are not there.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic, subscription and deleted (False if it was not there).
+    Returns topic, subscription and deleted (False if it was not there). A retry of a task that had deleted it, or had
+    asked for that and got no answer, succeeds with if_missing="fail" too; a task that is cleared does not.
     """
 
     def __init__(
@@ -234,10 +243,15 @@ class PulsarDeleteSubscriptionOperator(_SubscriptionOperator):
         self.if_missing = validation.choice("if_missing", if_missing, ("ok", "fail"))
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        found = {"subscription": self.subscription}
+        note = {"topic": self.topic, **found, "cycle": cycle_of(context, self.retries)}
         done = _deleted(
-            lambda: admin.delete_subscription(self.topic, self.subscription, force=self.force), self.if_missing
+            lambda: admin.delete_subscription(self.topic, self.subscription, force=self.force),
+            self.if_missing,
+            TaskState(context, "deleted_subscription"),
+            note,
         )
-        return {"subscription": self.subscription, **done}
+        return {**found, **done}
 
 
 class PulsarResetCursorOperator(_SubscriptionOperator):
@@ -250,7 +264,7 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
     :param timestamp: the first message published at or after it comes next: a datetime, ISO-8601 text (UTC without a
         zone) or milliseconds. Templated. Exactly one of `timestamp` and `position` is needed.
     :param position: "earliest", "latest", or a message id as in a manifest, "ledger:entry:partition:batch_index". Of a
-        partitioned topic the words move all partitions, an id its partition only. Templated.
+        partitioned topic the words move all partitions, an id its partition only, which it must name. Templated.
     :param excluded: with an id, begin after its message. Default False.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
@@ -289,12 +303,12 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
                 validation.refuse("timestamp rendered to nothing")
             target = validation.moment("timestamp", self.timestamp)
         else:
-            target, name = _position(self.position), TopicName.parse(topic)
+            target, parts = _position(self.position), _partitions(admin, topic)
             if target in (MessageId.earliest, MessageId.latest):
                 # The broker moves a partitioned topic to a time only.
-                moved = _partitions(admin, topic) or [topic]
-            elif target.partition() >= 0 and not name.is_partition:
-                topic = name.with_partition(target.partition()).full
+                moved = parts or [topic]
+            elif parts or not TopicName.parse(topic).is_partition:
+                topic = self._owner(target, parts)
                 moved = [topic]
         found = {"topic": topic, "subscription": self.subscription, "position": str(target)}
         state = TaskState(context, "cursor_reset")
@@ -307,6 +321,21 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
         # This try can still fail before Airflow has recorded its success, and consumers go on meanwhile.
         state.set(done)
         return found
+
+    def _owner(self, target: MessageId, parts: Sequence[str]) -> str:
+        """Return the topic or partition that an id belongs to; raises InvalidValue for an id of none."""
+        index = target.partition()
+        if not parts and index >= 0:
+            validation.refuse(
+                f"position={self.position!r} is of partition {index}, but {self.topic} has no partitions: give an id "
+                "of this topic, whose partition is -1"
+            )
+        if parts and not 0 <= index < len(parts):
+            validation.refuse(
+                f"position={self.position!r} names no partition of {self.topic}, which has 0 to {len(parts) - 1}: "
+                "write 'ledger:entry:partition'"
+            )
+        return parts[index] if parts else self.topic
 
 
 class PulsarSkipMessagesOperator(_SubscriptionOperator):
@@ -377,6 +406,11 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         from pulsar_native.exceptions import PulsarException, SubscriptionNotFound
 
         count = request["count"]
+        if parts := _partitions(admin, self.topic):
+            validation.refuse(
+                f"count is for one topic or partition, and {self.topic} is partitioned: give one of its partitions, "
+                f"such as {parts[0]}, or older_than_seconds, or leave both out to skip everything"
+            )
         stats = admin.internal_stats(self.topic)
         cursor = cursor_of(stats, self.subscription)
         if cursor is None:
@@ -446,6 +480,18 @@ class PulsarUploadSchemaOperator(_AdminOperator):
 
     def _definition(self) -> bytes:
         """Return the definition as it is sent; raises InvalidValue for what is none."""
+        from pulsar_native.schema import InvalidRecord
+        from pulsar_native.schema.key_value import definition_to_rest
+
+        definition = self._encoded()
+        if self.schema_type == "key_value":
+            try:
+                definition_to_rest(definition)
+            except InvalidRecord as error:
+                validation.refuse(f"schema_definition: {error}")
+        return definition
+
+    def _encoded(self) -> bytes:
         given = self.schema_definition
         if given is None:
             return b""
@@ -592,13 +638,39 @@ class PulsarCompactTopicOperator(_AdminOperator):
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
-def _deleted(delete: Callable[[], None], if_missing: str) -> dict[str, Any]:
-    from pulsar_native.exceptions import SubscriptionNotFound, TopicNotFound
+@contextmanager
+def requested(action: str) -> Iterator[None]:
+    """Convert the errors of requests to Airflow's; one that the broker refuses in every try fails the task at once."""
+    from pulsar_native.admin import AdminError
+    from pulsar_native.exceptions import NotAllowedError
 
+    with staged(action, "request"):
+        try:
+            yield
+        except NotAllowedError as error:  # HTTP 405
+            raise AirflowFailException(explain(error, action=action, stage="request")) from error
+        except AdminError as error:
+            if error.status == 412 and _WRONG_FOR_GOOD.search(error.reason):
+                raise AirflowFailException(explain(error, action=action, stage="request")) from error
+            raise
+
+
+def _deleted(delete: Callable[[], None], if_missing: str, state: TaskState, note: Mapping[str, Any]) -> dict[str, Any]:
+    """Delete; what is missing counts as deleted by an earlier try if that has left this note."""
+    from pulsar_native.exceptions import PulsarException, SubscriptionNotFound, TopicNotFound
+
+    is_own = state.get() == note
+    # Noted before, since the answer can be lost, or this try end before it arrives.
+    state.set(note)
     try:
         delete()
-    except (TopicNotFound, SubscriptionNotFound) as error:
-        if if_missing == "fail":
+    except PulsarException as error:
+        is_missing = isinstance(error, TopicNotFound | SubscriptionNotFound)
+        if not is_own and (is_missing or not _may_have_been_executed(error)):
+            state.delete()
+        if not is_missing:
+            raise
+        if if_missing == "fail" and not is_own:
             raise AirflowFailException(str(error)) from error
         return {"deleted": False}
     return {"deleted": True}

@@ -16,7 +16,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
+from airflow_provider_pulsar.operators.admin import requested
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.interval import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,9 +38,9 @@ class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
     What is left out stays as it is; "remove" removes what is set, so that the level above applies. Numbers are whole.
 
     :param topic: the topic, which must exist. Templated. Exactly one of `topic` and `namespace` is needed.
-    :param namespace: the namespace, as tenant/namespace. Templated.
-    :param retention_minutes: how long acknowledged messages are kept, -1 without limit, 0 not at all; "remove" removes
-        both limits. Needs `retention_mb` as well.
+    :param namespace: the namespace, as tenant/namespace, whatever the connection's default_namespace is. Templated.
+    :param retention_minutes: how long acknowledged messages are kept, -1 without limit, 0 of both not at all; "remove"
+        removes both limits. Needs `retention_mb` as well.
     :param retention_mb: up to how many megabytes, as above.
     :param message_ttl_seconds: after how many seconds messages are acknowledged for every subscription, 0 for never.
     :param backlog_quota_bytes: limit of a subscription's backlog, from 1; "remove" removes this and the next.
@@ -83,6 +85,8 @@ class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
         self.backlog_quota_policy = backlog_quota_policy
         self.deduplication = deduplication
         self.pulsar_conn_id = pulsar_conn_id
+        if isinstance(namespace, str) and not is_template(namespace):
+            _checked_namespace(namespace)
         self._check()
 
     def _check(self) -> None:
@@ -116,6 +120,11 @@ class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
             validation.refuse("retention_minutes and retention_mb belong together; -1 is without limit")
         if self.retention_minutes == REMOVE and self.retention_mb is not None:
             validation.refuse("retention_minutes='remove' removes both limits: leave retention_mb out")
+        if (self.retention_minutes == 0) != (self.retention_mb == 0):
+            validation.refuse(
+                "retention_minutes and retention_mb are 0 only together, which keeps nothing: give -1 for the one that "
+                "is not to limit"
+            )
         if self.backlog_quota_bytes == REMOVE and self.backlog_quota_seconds is not None:
             validation.refuse("backlog_quota_bytes='remove' removes both limits: leave backlog_quota_seconds out")
         has_quota = self.backlog_quota_bytes not in (None, REMOVE) or self.backlog_quota_seconds is not None
@@ -132,11 +141,11 @@ class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
         with staged(action, "arguments"):
             if self.topic is not None:
                 self.topic = TopicName.parse(hook.topic_name(validation.text("topic", self.topic))).full
-            place = self.topic or validation.text("namespace", self.namespace)
+            place = self.topic or _checked_namespace(self.namespace)
         admin = hook.get_admin()
         if admin is None:
             raise AirflowFailException(f"{action}: the connection {self.pulsar_conn_id!r} has no admin URL")
-        with admin, staged(action, "request"):
+        with admin, requested(action):
             found = {name: _applied(action, name, *step) for name, step in self._steps(admin, place).items()}
         self.log.info("%s: %s", action, found)
         return {"topic" if self.topic else "namespace": place, **found}
@@ -189,6 +198,18 @@ class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
             lambda: {kind: limit for kind, limit in read().items() if kind in wanted},
             wanted,
         )
+
+
+def _checked_namespace(value: object) -> str:
+    """Return tenant/namespace; raise InvalidValue for anything else, such as a topic's name, which is a place too."""
+    from pulsar_native.exceptions import InvalidTopicName
+    from pulsar_native.topic import TopicName
+
+    text = validation.text("namespace", value)
+    try:
+        return TopicName.parse(f"persistent://{text}/topic").namespace
+    except InvalidTopicName:
+        validation.refuse(f"namespace must be tenant/namespace, such as public/default, not {text!r}")
 
 
 def _applied(action: str, name: str, change: Callable[[], None], read: Callable[[], Any], wanted: object) -> Any:

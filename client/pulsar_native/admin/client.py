@@ -121,8 +121,8 @@ class AdminClient:
     def set_retention(self, namespace_or_topic: str, minutes: int, mb: int) -> None:
         """Keep acknowledged messages for `minutes` and up to `mb` megabytes per topic.
 
-        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
-        the broker must have topic policies enabled.
+        -1 is unlimited, 0 of both disables retention, 0 of one is refused (`AdminError`, status 400). A topic must
+        exist; its policy takes effect soon, and the broker must have topic policies enabled.
         """
         check_integer("minutes", minutes, -1, MAX_I32)
         check_integer("mb", mb, -1, MAX_I64)
@@ -258,12 +258,20 @@ class AdminClient:
         """Create a durable subscription of a topic, or of all its partitions; raises `AlreadyExists`, `TopicNotFound`.
 
         It begins after the last message, with `MessageId.earliest` at the first one, or at a message's id, which for a
-        partitioned topic must be asked of the partition it belongs to.
+        partitioned topic must be asked of the partition it belongs to (`InvalidConfiguration` otherwise).
         """
         path, body = f"/subscription/{_subscription(subscription)}", _position(position)
-        action = f"create subscription {subscription} of"
+        action, name = f"create subscription {subscription} of", TopicName.parse(topic)
         # The broker would make a topic that does not exist (broker-behaviour.md#admin-creates-topics).
-        _number(_object(self._ask_topic(action, "GET", topic, "/partitions")), "partitions")
+        count = _number(_object(self._ask_topic(action, "GET", topic, "/partitions")), "partitions")
+        # A partition's own name has no partitions.
+        if count and position not in (MessageId.earliest, MessageId.latest):
+            # The broker would take it for the place in every partition, before which nothing is delivered.
+            raise InvalidConfiguration(
+                f"{action} {name}: the topic is partitioned, and the id {position} is of one partition only: create it "
+                "at the earliest or latest message, then reset it on the partitions, '...-partition-0' and so on"
+            )
+        _check_partition(action, position, name)
         self._ask_topic(action, "PUT", topic, path, body=body)
 
     def reset_cursor(self, topic: str, subscription: str, position: MessageId | int, *, excluded: bool = False) -> None:
@@ -271,11 +279,14 @@ class AdminClient:
 
         Messages from there on are delivered again, those before it count as acknowledged. `excluded` begins after the
         message of an id. A time also moves the partitions of a partitioned topic; an id, `MessageId.earliest` and
-        `latest` move one partition or an unpartitioned topic. Raises `SubscriptionNotFound`, `TopicNotFound`.
+        `latest` move one partition or an unpartitioned topic. Raises `SubscriptionNotFound`, `TopicNotFound`, and
+        `InvalidConfiguration` for an id of another partition.
         """
         path = f"/subscription/{_subscription(subscription)}/resetcursor"
+        action = f"reset subscription {subscription} of"
         body: object = None
         if isinstance(position, MessageId):
+            _check_partition(action, position, TopicName.parse(topic))
             body = {**_position(position), "excluded": excluded}
         elif isinstance(position, bool) or not isinstance(position, int) or not 0 <= position <= MAX_I64:
             raise InvalidConfiguration(
@@ -283,7 +294,7 @@ class AdminClient:
             )
         else:
             path += f"/{position}"
-        self._ask_topic(f"reset subscription {subscription} of", "POST", topic, path, body=body)
+        self._ask_topic(action, "POST", topic, path, body=body)
 
     def skip_messages(self, topic: str, subscription: str, count: int) -> None:
         """Acknowledge the next `count` entries of a subscription of one topic or partition.
@@ -581,6 +592,16 @@ def _position(position: MessageId) -> dict[str, int]:
         "partitionIndex": position.partition(),
         "batchIndex": position.batch_index(),
     }
+
+
+def _check_partition(action: str, position: MessageId, name: TopicName) -> None:
+    """Raise for the id of a message in another partition: the broker would take it for a place in this one."""
+    index = position.partition()
+    if index >= 0 and index != name.partition:
+        raise InvalidConfiguration(
+            f"{action} {name}: the id {position} is of partition {index}, which is another topic: name that, "
+            f"'...-partition-{index}', or give an id of this one"
+        )
 
 
 def _is_namespace(name: str) -> bool:

@@ -89,6 +89,29 @@ def test_create_subscription_partitioned(admin: AdminClient, client: Client, top
     assert sorted(unread(client, name, "s", 4)) == [b"0", b"1", b"2", b"3"]
 
 
+def test_id_of_another_partition_is_refused(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    parted, name = topic(partitions=2), topic()
+    publish(client, name, 0, 1)
+    first, second = sorted(publish(client, parted, 0, 4), key=lambda each: each.partition())[1:3]
+    own = f"{parted}-partition-0"
+    with pytest.raises(InvalidConfiguration, match=r"the topic is partitioned, and the id .* reset it on"):
+        admin.create_subscription(parted, "s", first)
+    for place in (own, name):
+        with pytest.raises(InvalidConfiguration, match="is of partition 1, which is another topic: name that"):
+            admin.create_subscription(place, "s", second)
+    assert admin.subscriptions(parted) == admin.subscriptions(name) == []
+    admin.create_subscription(parted, "s", MessageId.earliest)
+    for place in (own, parted):
+        with pytest.raises(InvalidConfiguration, match="is of partition 1, which is another topic: name that"):
+            admin.reset_cursor(place, "s", second)
+    admin.reset_cursor(own, "s", first)
+    assert len(unread(client, parted, "s", 3)) == 3
+    # The partition's own id, with its number and without.
+    admin.create_subscription(own, "other", first)
+    admin.create_subscription(own, "third", MessageId(-1, first.ledger_id(), first.entry_id(), -1))
+    assert len(unread(client, own, "other", 1)) == len(unread(client, own, "third", 1)) == 1
+
+
 @pytest.mark.proves("A26")
 def test_reset_cursor_by_id_and_time(admin: AdminClient, client: Client, topic: NewTopic) -> None:
     name = topic()

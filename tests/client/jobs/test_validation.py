@@ -54,6 +54,17 @@ def test_number_without_maximum_does_not_name_one(value: float) -> None:
         validation.number("n", value, 0)
 
 
+@pytest.mark.parametrize(("value", "found"), [(0, 0), (2, 2), (" 3 ", 3)], ids=["minimum", "more", "text"])
+def test_whole_from_the_minimum_is_returned(value: object, found: int) -> None:
+    assert validation.whole("n", value, 0) == found
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, 2.0, True, None, ""])
+def test_whole_of_anything_else_raises(value: object) -> None:
+    with pytest.raises(ValueError, match=f"n must be a whole number of at least 0, not {value!r}"):
+        validation.whole("n", value, 0)
+
+
 def function() -> None:
     """Do nothing."""
 

@@ -27,7 +27,14 @@ from airflow_provider_pulsar.operators.admin import (
 from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
 from pulsar_native import AdminClient, Client
 from pulsar_native.admin import AdminError
-from pulsar_native.exceptions import AuthorizationError, ConnectError, PulsarException, ReadError, TopicNotFound
+from pulsar_native.exceptions import (
+    AuthorizationError,
+    ConnectError,
+    NotAllowedError,
+    PulsarException,
+    ReadError,
+    TopicNotFound,
+)
 from support.brokers import NewTopic
 from support.tasks import StateStore, context_of, dag_in, states_of, xcom_of
 
@@ -55,6 +62,24 @@ def publish(client: Client, topic: str, count: int, **options: Any) -> list[Any]
 def backlog(admin: AdminClient, topic: str) -> int:
     """Return how many messages the subscription s has not consumed."""
     return admin.stats(topic, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"]
+
+
+def deleting(kind: str, admin: AdminClient, name: str, **options: Any) -> Callable[..., bool]:
+    """Return a function that runs a try of a task that deletes a topic, or its subscription s, with if_missing="fail",
+    and returns whether it has deleted it.
+    """
+    store = StateStore()
+    operator = PulsarDeleteTopicOperator if kind == "topic" else PulsarDeleteSubscriptionOperator
+    place = {"topic": name} if kind == "topic" else {"topic": name, "subscription": "s"}
+
+    def attempt(max_tries: int = 1) -> bool:
+        context = context_of(store=store, max_tries=max_tries)
+        return bool(run(operator, context, **place, if_missing="fail", **options)["deleted"])
+
+    admin.create_topic(name)
+    if kind == "subscription":
+        admin.create_subscription(name, "s")
+    return attempt
 
 
 def tries(admin: AdminClient, client: Client, topic: str, operator: type[Any], **options: Any) -> Callable[..., int]:
@@ -144,10 +169,85 @@ def test_create_topic_answer_lost_retry_succeeds(
 def test_delete_topic_in_use_needs_force(client: Client, topic: NewTopic) -> None:
     name = topic()
     consumer = client.subscribe(name, "s")
-    with pytest.raises(AirflowException, match="HTTP 412"):
+    with pytest.raises(AirflowException, match="HTTP 412") as caught:
         run(PulsarDeleteTopicOperator, topic=name)
+    # The consumer may be gone at the next try.
+    assert not isinstance(caught.value, AirflowFailException)
     consumer.close()
     assert run(PulsarDeleteTopicOperator, topic=name, force=True)["deleted"] is True
+
+
+@pytest.mark.parametrize("kind", ["topic", "subscription"])
+def test_delete_if_missing_fail_allows_a_retry(kind: str, admin: AdminClient, topic: NewTopic) -> None:
+    attempt = deleting(kind, admin, topic())
+    # The first try dies before Airflow has recorded its success.
+    assert (attempt(), attempt(), attempt()) == (True, False, False)
+    # Cleared, it asks for another deletion, in every try of its own.
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="not found"):
+            attempt(max_tries=3)
+
+
+@pytest.mark.parametrize("kind", ["topic", "subscription"])
+@pytest.mark.parametrize(
+    ("error", "is_own"),
+    [
+        (ReadError("the answer is lost"), True),
+        (ConnectError("there is no server"), False),
+        (AdminError("refused", status=412), False),
+        (AuthorizationError("no rights"), False),
+    ],
+    ids=["lost", "not sent", "refused", "no rights"],
+)
+def test_delete_failed_retry_takes_only_its_own(
+    kind: str,
+    error: PulsarException,
+    is_own: bool,
+    admin: AdminClient,
+    topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempt, method = deleting(kind, admin, topic()), f"delete_{kind}"
+    delete = getattr(AdminClient, method)
+
+    def fails(*arguments: Any, **options: Any) -> None:
+        # By this request, or meanwhile by somebody else.
+        delete(*arguments, **options)
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(AirflowException, match=error.message):
+        patch.setattr(AdminClient, method, fails)
+        attempt()
+    for _ in range(2):
+        if is_own:
+            assert attempt() is False
+        else:
+            with pytest.raises(AirflowFailException, match="not found"):
+                attempt()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "partitions", "message"),
+    [
+        ("-partition-7", 0, "followed by a number smaller"),
+        ("-other-partition-0", 0, "if there isn't a partitioned topic"),
+        ("-partition-1", 3, "should not contain '-partition-'"),
+    ],
+    ids=["beyond", "without topic", "partitioned"],
+)
+def test_create_topic_impossible_name_is_final(suffix: str, partitions: int, message: str, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    with pytest.raises(AirflowFailException, match=message):
+        run(PulsarCreateTopicOperator, topic=f"{name}{suffix}", partitions=partitions)
+
+
+def test_requested_not_allowed_is_final(topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NotAllowedError("not for this topic")
+
+    monkeypatch.setattr(AdminClient, "delete_topic", refuses)
+    with pytest.raises(AirflowFailException, match="not for this topic"):
+        run(PulsarDeleteTopicOperator, topic=topic())
 
 
 # ---- subscriptions ---------------------------------------------------------------------------------------------------
@@ -245,6 +345,54 @@ def test_reset_cursor_moves_all_partitions(
     assert left() == [0, 0]
     run(PulsarResetCursorOperator, context, **place, position="earliest")
     assert left() == [2, 2]
+
+
+def test_create_subscription_partitioned_takes_no_id(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    ids = publish(client, name, 4)
+    with pytest.raises(AirflowFailException, match=r"is partitioned, and the id .* reset it on the partitions"):
+        run(PulsarCreateSubscriptionOperator, topic=name, subscription="s", position=str(ids[2]))
+    assert admin.subscriptions(name) == []
+
+
+@pytest.mark.parametrize(
+    ("partitions", "suffix", "partition", "message"),
+    [
+        (2, "-partition-0", 1, "is of partition 1, which is another topic"),
+        (2, "", 7, "names no partition of .*, which has 0 to 1"),
+        (2, "", -1, "names no partition of .*: write 'ledger:entry:partition'"),
+        (0, "", 0, "is of partition 0, but .* has no partitions"),
+    ],
+    ids=["another", "beyond", "none named", "unpartitioned"],
+)
+def test_reset_cursor_id_of_another_partition_is_final(
+    partitions: int, suffix: str, partition: int, message: str, admin: AdminClient, client: Client, topic: NewTopic
+) -> None:
+    name = topic(partitions=partitions)
+    client.subscribe(name, "s").close()
+    last = publish(client, name, 4)[-1]
+    options = {"topic": f"{name}{suffix}", "position": f"{last.ledger_id()}:{last.entry_id()}:{partition}"}
+    with pytest.raises(AirflowFailException, match=message):
+        run(PulsarResetCursorOperator, subscription="s", **options)
+    parts = [f"{name}-partition-{number}" for number in range(partitions)] or [name]
+    assert sum(backlog(admin, part) for part in parts) == 4
+
+
+def test_reset_cursor_id_moves_its_partition(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    client.subscribe(name, "s").close()
+    last = publish(client, name, 4)[-1]
+    own = f"{name}-partition-{last.partition()}"
+    for place in (name, own):
+        done = run(PulsarResetCursorOperator, topic=place, subscription="s", position=str(last))
+        assert done["topic"] == own
+        assert sum(backlog(admin, f"{name}-partition-{number}") for number in range(2)) == 3
+
+
+def test_skip_messages_count_partitioned_is_final(topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    with pytest.raises(AirflowFailException, match=r"count is for one topic .* such as .*-partition-0"):
+        run(PulsarSkipMessagesOperator, topic=name, subscription="s", count=1)
 
 
 @pytest.mark.parametrize(
@@ -440,6 +588,7 @@ def test_schema_uploaded_and_deleted(admin: AdminClient, topic: NewTopic) -> Non
         pytest.param("avro", {"type": b"record"}, "schema_definition is not JSON", id="bytes-within"),
         pytest.param("avro", {"default": float("nan")}, "schema_definition is not JSON", id="nan"),
         pytest.param("string", "\ud800", "schema_definition is not JSON", id="surrogate"),
+        pytest.param("key_value", "x", "definition of a KEY_VALUE schema ends too early", id="key-value"),
     ],
 )
 def test_upload_schema_rendered_wrong_sends_nothing(
@@ -545,6 +694,11 @@ def test_admin_without_admin_url_fails(operator: type[Any], connection: Callable
     ("operator", "options", "message"),
     [
         (PulsarCreateTopicOperator, {"topic": "t", "partitions": -1}, "partitions must be"),
+        (
+            PulsarCreateTopicOperator,
+            {"topic": "t", "partitions": 2.5},
+            "partitions must be a whole number of at least 0",
+        ),
         (PulsarCreateTopicOperator, {"topic": "t", "if_exists": "maybe"}, "if_exists='maybe'"),
         (PulsarDeleteTopicOperator, {"topic": "t", "if_missing": "maybe"}, "if_missing='maybe'"),
         (PulsarResetCursorOperator, {"topic": "t", "subscription": "s"}, "exactly one of timestamp"),

@@ -1,15 +1,17 @@
-"""Policies operator on a fake admin interface: what is asked of it, and what holds; no broker."""
+"""Policies operator on a fake admin interface: what is asked of it, what holds, and what is refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar.operators import policies as module
 from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
+from support.brokers import NewTopic
 from support.clock import stopped_clock
+from support.tasks import context_of, define_connection
 
 
 class FakeAdmin:
@@ -48,9 +50,9 @@ def applied(admin: FakeAdmin, **policies: Any) -> dict[str, Any]:
     ("policies", "calls", "found"),
     [
         (
-            {"retention_minutes": 0, "retention_mb": -1, "message_ttl_seconds": 0, "deduplication": False},
-            [("set_retention", 0, -1), ("set_message_ttl", 0), ("set_deduplication", False)],
-            {"retention": [0, -1], "message_ttl": 0, "deduplication": False},
+            {"retention_minutes": 0, "retention_mb": 0, "message_ttl_seconds": 0, "deduplication": False},
+            [("set_retention", 0, 0), ("set_message_ttl", 0), ("set_deduplication", False)],
+            {"retention": [0, 0], "message_ttl": 0, "deduplication": False},
         ),
         ({"message_ttl_seconds": 60}, [("set_message_ttl", 60)], {"message_ttl": 60}),
         (
@@ -73,6 +75,39 @@ def test_policies_named_are_set_and_no_others(
 def test_policy_of_broken_number_raises(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be a whole number, not 1.5"):
         PulsarSetPoliciesOperator(task_id="t", namespace="a/b", **{name: 1.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("minutes", "mb"), [(-1, 0), (0, -1), (5, 0), (0, 5)])
+def test_retention_zero_of_one_limit_raises(minutes: int, mb: int) -> None:
+    with pytest.raises(ValueError, match="0 only together"):
+        PulsarSetPoliciesOperator(task_id="t", namespace="a/b", retention_minutes=minutes, retention_mb=mb)
+
+
+NO_NAMESPACES = pytest.mark.parametrize(
+    "name", ["b", "a/b/c", "persistent://a/b", "persistent://a/b/c", "a/", "/b", "a b/c", " a/b ", " "]
+)
+
+
+@NO_NAMESPACES
+def test_namespace_of_other_form_raises_at_parsing(name: str) -> None:
+    with pytest.raises(ValueError, match="namespace must be"):
+        PulsarSetPoliciesOperator(task_id="t", namespace=name, message_ttl_seconds=1)
+
+
+@NO_NAMESPACES
+def test_namespace_rendered_to_other_form_is_final(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, service_url="pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
+    operator = PulsarSetPoliciesOperator(task_id="t", namespace="{{ params.place }}", message_ttl_seconds=1)
+    operator.namespace = name
+    with pytest.raises(AirflowFailException, match="namespace must be"):
+        operator.execute(context_of())  # type: ignore[arg-type]  # what it uses of one
+
+
+def test_policy_of_a_partition_is_final(topic: NewTopic, pulsar_conn: str) -> None:
+    name = topic(partitions=2)
+    operator = PulsarSetPoliciesOperator(task_id="t", topic=f"{name}-partition-0", message_ttl_seconds=1)
+    with pytest.raises(AirflowFailException, match="for a partition"):
+        operator.execute(context_of())  # type: ignore[arg-type]  # what it uses of one
 
 
 def test_policy_without_effect_raises_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
