@@ -407,9 +407,14 @@ def _namespace(name: str, value: Any) -> str | None:
     if text is None:
         return None
     try:
-        return TopicName.parse(f"persistent://{text}/topic").namespace
+        return parse_namespace(text)
     except InvalidTopicName as error:
         raise InvalidConfiguration(f"the field {name!r} must be tenant/namespace, not {text!r}") from error
+
+
+def parse_namespace(text: str) -> str:
+    """Return tenant/namespace; raise `InvalidTopicName` for anything else, such as a topic's name."""
+    return TopicName.parse(f"persistent://{text}/topic").namespace
 
 
 def _checked_by(check: Callable[[str], object]) -> Callable[[str, Any], str | None]:

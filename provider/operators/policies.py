@@ -202,12 +202,12 @@ class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
 
 def _checked_namespace(value: object) -> str:
     """Return tenant/namespace; raise InvalidValue for anything else, such as a topic's name, which is a place too."""
+    from airflow_provider_pulsar.hooks.settings import parse_namespace
     from pulsar_native.exceptions import InvalidTopicName
-    from pulsar_native.topic import TopicName
 
     text = validation.text("namespace", value)
     try:
-        return TopicName.parse(f"persistent://{text}/topic").namespace
+        return parse_namespace(text)
     except InvalidTopicName:
         validation.refuse(f"namespace must be tenant/namespace, such as public/default, not {text!r}")
 

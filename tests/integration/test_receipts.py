@@ -33,7 +33,7 @@ def take(consumer: Any, count: int) -> list[Message]:
 
 
 def left(client: Any, name: str, least: int, kind: ConsumerType = ConsumerType.Exclusive) -> list[int]:
-    """Subscribe anew and return the numbers of the messages that are delivered, so many at least."""
+    """Subscribe again and return the numbers of the messages that are delivered, after waiting for at least `least`."""
     consumer = client.subscribe(name, "sub", kind)
     numbers: list[int] = []
     try:
