@@ -18,6 +18,7 @@ from pulsar_native import (
     Message,
     MessageId,
     RegexSubscriptionMode,
+    SubscriptionMode,
     Timeout,
 )
 from support.apis import Api, publish_batches
@@ -110,10 +111,8 @@ def test_a_compacted_batch_gives_only_its_last_values(api: Api, client: Any, bro
 def test_compacted_messages_whose_ledger_is_removed_are_read(
     api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Any, eventually: Eventually
 ) -> None:
-    # Deduplication and retention would hold the old ledger.
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", False)
-    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
     name = topic(namespace=space)
     path = name.replace("://", "/")
     producer = client.create_producer(name)
@@ -122,6 +121,9 @@ def test_compacted_messages_whose_ledger_is_removed_are_read(
     producer.close()
     compact(broker, name)
     written = client.create_reader(name, MessageId.earliest).get_last_message_id().ledger_id()
+    # Deduplication and retention would hold the old ledger; without any, a topic that is loaded again has no messages,
+    # compacted or not.
+    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
 
     def is_removed() -> bool:
         broker.admin("PUT", f"{path}/unload")
@@ -415,6 +417,62 @@ def test_reader_behind_last_message_reaches_end(
     unread = client.create_reader(name, last, start_message_id_inclusive=True)
     eventually(client.create_reader(name, last).has_reached_end_of_topic)
     assert not unread.has_reached_end_of_topic()
+
+
+def unload(broker: Broker, name: str) -> None:
+    broker.admin("PUT", name.replace("://", "/") + "/unload")
+
+
+@pytest.fixture
+def ended(api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually) -> str:
+    """Give a topic of 8 messages that was terminated while its last ledger was empty, and loaded again since."""
+    name = topic()
+    publish_batches(api, client, name, 1, 3, 1, 3)
+    unload(broker, name)
+    eventually(lambda: broker.admin("POST", name.replace("://", "/") + "/terminate"))
+    unload(broker, name)
+    return name
+
+
+def test_topic_terminated_with_empty_ledger_has_last_id(
+    client: Any, broker: Broker, ended: str, eventually: Eventually
+) -> None:
+    def admin(what: str) -> Any:
+        return broker.admin("GET", ended.replace("://", "/") + what)
+
+    assert admin("/lastMessageId")["entryId"] == -1, "the broker has no last id of it"
+    reader = client.create_reader(ended, MessageId.earliest)
+    (last,) = reader.get_last_message_ids()
+    (ledger,) = (each for each in admin("/internalStats")["ledgers"] if each["entries"])
+    assert (last.ledger_id(), last.entry_id()) == (ledger["ledgerId"], 3)
+    for _ in range(3):
+        assert read_on(reader) == list(range(8))
+        eventually(reader.has_reached_end_of_topic)
+        reader.seek(MessageId.earliest)
+    latest = client.create_reader(ended, MessageId.latest, start_message_id_inclusive=True)
+    assert read_on(latest)[-1] == 7
+    assert not [name for name in admin("/stats")["subscriptions"] if "-last-" in name], "the search leaves nothing"
+
+
+@pytest.mark.parametrize("is_reader", [True, False], ids=["reader", "consumer"])
+def test_latest_of_terminated_topic_survives_unload(
+    client: Any, broker: Broker, ended: str, topic: NewTopic, eventually: Eventually, is_reader: bool
+) -> None:
+    def at_latest(name: str) -> Any:
+        if is_reader:
+            return client.create_reader(name, MessageId.latest)
+        return client.subscribe(name, "latest", subscription_mode=SubscriptionMode.NonDurable)
+
+    passed, empty = at_latest(ended), topic()
+    unload(broker, ended)
+    eventually(passed.has_reached_end_of_topic)
+    with pytest.raises(Timeout):
+        (passed.read_next if is_reader else passed.receive)(100)
+    # An empty topic has no last id either: what is published during an unload is not skipped.
+    waiting, producer = at_latest(empty), client.create_producer(empty)
+    unload(broker, empty)
+    producer.send(b"first")
+    assert (waiting.read_next if is_reader else waiting.receive)(10_000).data() == b"first"
 
 
 def test_the_last_id(api: Api, client: Any, topic: NewTopic) -> None:

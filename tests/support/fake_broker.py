@@ -80,6 +80,7 @@ class FakeBroker:
             Kind.PRODUCER: self._producer,
             Kind.SEND: self._receipt,
             Kind.GET_LAST_MESSAGE_ID: self._last_message_id,
+            Kind.CONSUMER_STATS: lambda peer, command: [consumer_stats(command)],
             Kind.SEEK: self._seek,
         }
         self.partitions: dict[str, int] = {}
@@ -258,6 +259,14 @@ def _default(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
 
 
 # --- frames of a broker -----------------------------------------------------------------------------------------
+
+
+def consumer_stats(command: pb.BaseCommand, *, backlog: int = 0, unacked: int = 0) -> bytes:
+    """Return the answer to CONSUMER_STATS."""
+    answer = pb.CommandConsumerStatsResponse(
+        request_id=command.consumerStats.request_id, unackedMessages=unacked, msgBacklog=backlog
+    )
+    return frame(Kind.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
 
 
 def frame(kind: int, **fields: Any) -> bytes:

@@ -349,7 +349,8 @@ class AdminClient:
     def last_message_id(self, topic: str) -> MessageId:
         """Return the id of the last entry of one topic or partition, entry id -1 while it is empty.
 
-        It counts entries that are never delivered (transaction markers), unlike a reader's get_last_message_id.
+        It counts entries that are never delivered (transaction markers), unlike a reader's get_last_message_id. The
+        broker also has entry id -1 for a topic that was terminated while its last ledger was empty.
         """
         return _message_id(_parsed(self._ask_one("get the last message id of", "GET", topic, "/lastMessageId")))
 

@@ -168,8 +168,10 @@ class ConsumerPosition:
 
         Only for a later attachment: what is delivered now is behind the broker's own `latest`.
         """
-        if last.entry_id() >= 0:
-            self._start_behind(MessageId(last.partition(), last.ledger_id(), last.entry_id(), -1, topic=self._topic))
+        place = self.mark_delete if last.entry_id() < 0 else last
+        if place is not None:
+            # Without a last id the topic is empty, or was terminated while its last ledger was: nothing is ahead.
+            self._start_behind(MessageId(last.partition(), place.ledger_id(), place.entry_id(), -1, topic=self._topic))
         else:
             self._start, self._start_inclusive = MessageId.earliest, False
 

@@ -95,6 +95,18 @@ def test_latest_is_pinned_to_last_message(last: MessageId, start: MessageId) -> 
     assert position.start_message_id() == start and not position.starts_at_latest
 
 
+@pytest.mark.parametrize(("make", "start"), [("reader", at(-1)), ("consumer", at(0))])
+def test_latest_without_last_message_is_pinned_to_mark(make: str, start: MessageId) -> None:
+    position = (reader if make == "reader" else consumer)(MessageId.latest)
+    # Of an empty topic, or one that was terminated while its last ledger was empty: ledgers before have messages then.
+    position.mark_delete = at(-1)
+    position.pin_latest(MessageId(-1, -1, -1))
+    assert position.start_message_id() == start and not position.starts_at_latest
+    assert position.filter.first_index((start.ledger_id(), 0), 1) == 0
+    assert position.is_before(at(0), may_have_more=False)
+    assert not position.is_before(MessageId(-1, start.ledger_id() - 1, 7), may_have_more=False)
+
+
 def test_seek_by_time_is_pinned_to_mark() -> None:
     position = reader(at(9))
     position.on_seek(None, None, inclusive=True)

@@ -114,6 +114,8 @@ class PartitionConsumer(Handler):
         self.reached_end = False
         # Of a reader: what it had returned last when it acknowledged, and up to which entry, in this attachment.
         self._read: tuple[object, EntryKey | None] = (None, None)
+        # Last id of a topic of which the broker has none, as found by a search in this attachment.
+        self.searched_last: MessageId | None = None
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
         self._on_active_change = on_active_change
@@ -327,7 +329,7 @@ class PartitionConsumer(Handler):
             super().detached()
             self.core.detached()
             self._topic_decoder.renew()
-            self.is_active = None
+            self.is_active = self.searched_last = None
             self.acks.detached()
 
     async def reattach(self, connection: Connection) -> None:

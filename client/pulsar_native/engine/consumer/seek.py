@@ -6,10 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 
+from pulsar_native.config import ConsumerConfig
+from pulsar_native.config.base import MAX_I64
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.exceptions import BrokerMetadataError, NotConnected, OperationNotSupported, PulsarException
+from pulsar_native.enums import InitialPosition, SubscriptionMode
+from pulsar_native.exceptions import (
+    BrokerMetadataError,
+    NotConnected,
+    OperationNotSupported,
+    PulsarException,
+    ServiceUnitNotReady,
+)
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -43,21 +53,86 @@ async def last_message_id(consumer: PartitionConsumer) -> MessageId:
         raise OperationNotSupported(
             "A non-persistent topic stores no messages, and so has no id of a last one", topic=consumer.topic.full
         )
+    return await _last(consumer)
+
+
+async def _last(consumer: PartitionConsumer, *, ahead_only: bool = False) -> MessageId:
+    """Return the last id; with `ahead_only` none where the subscription has no backlog, and the broker no last id."""
     for _ in range(_MOST_RETRIES):
-        with contextlib.suppress(BrokerMetadataError):
-            return await _ask_last(consumer)
+        with contextlib.suppress(BrokerMetadataError, ServiceUnitNotReady):
+            return await _ask_last(consumer, ahead_only=ahead_only)
         # The broker has closed the consumer, as in an unload, and its command that tells of it is on the way.
         await consumer.engine.enter_loop()
         await asyncio.sleep(_RETRY_SECONDS)
-    return await _ask_last(consumer)
+    return await _ask_last(consumer, ahead_only=ahead_only)
 
 
-async def _ask_last(consumer: PartitionConsumer) -> MessageId:
+async def _ask_last(consumer: PartitionConsumer, *, ahead_only: bool) -> MessageId:
     connection = await _ready(consumer)
     if consumer.core.newest is None and consumer.position.mark_delete is None:
         # Not asked before, and nothing has arrived yet: the first entries are likely to arrive before the answer.
         await consumer.engine.enter_loop()
-    return await consumer.ask_last(connection)
+    last = await consumer.ask_last(connection)
+    if last.entry_id() >= 0:
+        return last
+    # The topic is empty, or was terminated while its last ledger was: only a search finds the last entry then.
+    await consumer.engine.enter_loop()
+    if consumer.searched_last is None and not (ahead_only and await _backlog(consumer, connection) == 0):
+        consumer.searched_last = await _search_last(consumer, connection)
+    return consumer.searched_last or last
+
+
+async def _backlog(consumer: PartitionConsumer, connection: Connection) -> int:
+    """Return the number of entries the subscription has not acknowledged."""
+    request_id = consumer.client.next_request_id()
+    frame = commands.consumer_stats(consumer.consumer_id, request_id)
+    return (await consumer.ask(request_id, frame, connection, pb.CommandConsumerStatsResponse)).msgBacklog
+
+
+async def _search_last(consumer: PartitionConsumer, connection: Connection) -> MessageId:
+    """Return the id of the topic's last entry, by a temporary subscription that seeks behind everything stored.
+
+    For a topic that was terminated while its last ledger was empty: it has no last id at the broker once it is loaded
+    again, whose search by publish time finds its entries all the same.
+    """
+    client, topic = consumer.client, consumer.topic
+    config = ConsumerConfig(
+        subscription_name=f"{consumer.config.subscription_name}-last-{os.urandom(5).hex()}",
+        subscription_mode=SubscriptionMode.NonDurable,
+        initial_position=InitialPosition.Latest,
+    )
+    consumer_id = client.next_consumer_id()
+
+    async def subscribe() -> None:
+        request_id = client.next_request_id()
+        frame = commands.subscribe(
+            config,
+            topic=topic.full,
+            consumer_id=consumer_id,
+            request_id=request_id,
+            consumer_name=consumer.name,
+            start=MessageId.earliest,
+            schema=None,
+            epoch=0,
+            create_topic=False,
+        )
+        await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
+
+    try:
+        await subscribe()
+        request_id = client.next_request_id()
+        frame = commands.seek(consumer_id, request_id, position=None, words=None, publish_time=MAX_I64)
+        await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
+        # The broker has closed it for the seek.
+        await subscribe()
+        request_id = client.next_request_id()
+        frame = commands.get_last_message_id(consumer_id, request_id)
+        answer = await consumer.ask(request_id, frame, connection, pb.CommandGetLastMessageIdResponse)
+        has_mark = answer.HasField("consumer_mark_delete_position")
+        found = answer.consumer_mark_delete_position if has_mark else answer.last_message_id
+        return commands.message_id(found, partition=topic.partition, topic=topic.full)
+    finally:
+        connection.write([commands.close_consumer(consumer_id, client.next_request_id())])
 
 
 async def last_and_mark(consumer: PartitionConsumer) -> tuple[MessageId, MessageId]:
@@ -76,7 +151,7 @@ async def end_ahead(consumer: PartitionConsumer) -> MessageId | None:
     if not consumer.topic.is_persistent:
         # A non-persistent topic stores nothing that could be read later.
         return None
-    last = await last_message_id(consumer)
+    last = await _last(consumer, ahead_only=True)
     return last if last.entry_id() >= 0 and is_ahead(consumer, last) else None
 
 

@@ -33,11 +33,12 @@ def place(entry: int, index: int = -1) -> MessageId:
 
 
 def last_is(fake: FakeBroker, *entries: int) -> None:
-    """Have the broker name these entries as the last ones, by consumer; -1 for an empty topic."""
+    """Have the broker name these entries as the last ones, by consumer; -1 for an empty topic, and what searches it."""
 
     def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         asked = command.getLastMessageId
-        last = pb.MessageIdData(ledgerId=1, entryId=entries[asked.consumer_id] % (MAXU + 1))
+        entry = dict(enumerate(entries)).get(asked.consumer_id, -1)
+        last = pb.MessageIdData(ledgerId=1, entryId=entry % (MAXU + 1))
         response = pb.CommandGetLastMessageIdResponse(request_id=asked.request_id, last_message_id=last)
         return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
 

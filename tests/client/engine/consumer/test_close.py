@@ -22,7 +22,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
 from support.entry_bytes import single_entry
-from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, success, swallow
+from support.fake_broker import FakeBroker, Peer, consumer_stats, delivery, failure, frame, success, swallow
 from support.until import until, wait_until
 
 Cores = Callable[..., ClientCore]
@@ -35,10 +35,7 @@ ENTRY = MessageId(-1, 1, 0)
 
 def counts(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
     """Answer CONSUMER_STATS."""
-    answer = pb.CommandConsumerStatsResponse(
-        request_id=command.consumerStats.request_id, unackedMessages=3, msgBacklog=7
-    )
-    return [frame(Kind.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)]
+    return [consumer_stats(command, backlog=7, unacked=3)]
 
 
 def goodbye(fake: FakeBroker) -> list[int]:

@@ -26,7 +26,18 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import single_entry
-from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, permits, success, swallow
+from support.fake_broker import (
+    MAXU,
+    FakeBroker,
+    Peer,
+    consumer_stats,
+    delivery,
+    failure,
+    frame,
+    permits,
+    success,
+    swallow,
+)
 from support.fake_coordinators import Coordinators
 from support.until import until
 
@@ -228,7 +239,7 @@ async def test_move_reader_to_latest_inclusive_is_last(
     fake.set_last(last % (MAXU + 1))
     child = await partition(cores(fake.url), subscribed, **READER, **INCLUSIVE)
     await seek.move(child, MessageId.latest)
-    assert [each.message_id.entryId for each in seeks(fake)] == sought
+    assert [each.message_id.entryId for each in seeks(fake) if each.HasField("message_id")] == sought
 
 
 @pytest.mark.parametrize("inclusive", [True, False])
@@ -239,6 +250,76 @@ async def test_open_at_latest_inclusive_steps_back(
     latest = {**READER, "start_message_id": MessageId.latest, "start_message_id_inclusive": inclusive}
     await partition(cores(fake.url), subscribed, **latest)
     assert [each.message_id.entryId for each in seeks(fake)] == ([7] if inclusive else [])
+
+
+def mark_after_seek(fake: FakeBroker, mark: int | None) -> None:
+    """Answer as for a topic terminated with an empty last ledger: no last id, and a mark once a search has sought."""
+
+    def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.getLastMessageId
+        response = pb.CommandGetLastMessageIdResponse(
+            request_id=asked.request_id, last_message_id=pb.MessageIdData(ledgerId=MAXU, entryId=MAXU)
+        )
+        if mark is not None and any(each.consumer_id == asked.consumer_id for each in seeks(fake)):
+            response.consumer_mark_delete_position.ledgerId = 1
+            response.consumer_mark_delete_position.entryId = mark
+        return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
+
+
+async def test_last_id_is_searched_where_broker_has_none(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    mark_after_seek(fake, 7)
+    child = await partition(cores(fake.url), subscribed, **READER)
+    for _ in range(2):
+        # Searched for once: a terminated topic has no further messages.
+        assert (await seek.last_message_id(child)).entry_id() == 7
+    (sought,) = seeks(fake)
+    first, *search = [seen.command.subscribe for seen in fake.seen(Kind.SUBSCRIBE)]
+    assert len(search) == 2 and not any(each.durable or each.force_topic_creation for each in search)
+    assert {each.consumer_id for each in search} == {sought.consumer_id} != {first.consumer_id}
+    assert all(each.subscription.startswith(f"{first.subscription}-last-") for each in search)
+    await round_trip(child)
+    assert [each.command.close_consumer.consumer_id for each in fake.seen(Kind.CLOSE_CONSUMER)] == [sought.consumer_id]
+    # The topic may be another one after a lost connection.
+    child.detached()
+    assert child.searched_last is None
+
+
+@pytest.mark.parametrize("mark", [MAXU, None], ids=["empty", "old-broker"])
+async def test_search_of_empty_topic_finds_no_last_id(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, mark: int | None
+) -> None:
+    mark_after_seek(fake, mark)
+    child = await partition(cores(fake.url), subscribed, **READER)
+    assert [(await seek.last_message_id(child)).entry_id() for _ in range(2)] == [-1, -1]
+    assert len(seeks(fake)) == 1
+
+
+@pytest.mark.parametrize("backlog", [0, 8])
+async def test_end_ahead_is_searched_with_backlog_only(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, backlog: int
+) -> None:
+    mark_after_seek(fake, 7)
+    fake.answers[Kind.CONSUMER_STATS] = lambda peer, command: [consumer_stats(command, backlog=backlog)]
+    child = await partition(cores(fake.url), subscribed, **READER)
+    assert await available(child) == bool(backlog)
+    assert len(seeks(fake)) == bool(backlog)
+
+
+async def test_failed_search_of_last_id_leaves_no_consumer(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    child = await partition(cores(fake.url), subscribed, **READER)
+    fake.answers[Kind.SUBSCRIBE] = lambda peer, command: [
+        failure(command.subscribe.request_id, pb.NotAllowedError, "too many consumers")
+    ]
+    with pytest.raises(PulsarException, match="too many consumers"):
+        await seek.last_message_id(child)
+    await round_trip(child)
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
 
 
 def chunk(number: int) -> bytes:
