@@ -427,7 +427,7 @@ def test_empty_topic_warns_of_retention(client: Client, topic: NewTopic) -> None
 def test_batch_ends_at_max_seconds_with_progress(client: Client, topic: NewTopic) -> None:
     name, log = topic(), MemoryLog()
     publish(client, name, 2)
-    limits = BatchLimits(None, None, 0.3, None)
+    limits = BatchLimits(None, None, 1.0, None)
     settings = ConsumeSettings([name], "sub", {}, limits=limits, until_end=False, progress_seconds=0.1)
     manifest = ConsumeJob(settings, client, MemoryState(), log).run()
     assert (manifest["count"], manifest["stop_reason"]) == (2, "max_seconds")

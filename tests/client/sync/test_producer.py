@@ -114,7 +114,8 @@ def test_send_bad_option_sends_nothing(fake: FakeBroker, client: Client, options
 
 
 def test_send_of_bytes_like_payload_of_a_schema(fake: FakeBroker, client: Client) -> None:
-    producer = client.create_producer("t", schema=EncodesTo(bytearray(b"xyz")), batching_enabled=True)
+    one_batch = {"batching_enabled": True, "batching_max_publish_delay_ms": 60_000}
+    producer = client.create_producer("t", schema=EncodesTo(bytearray(b"xyz")), **one_batch)
     outcomes: list[Result] = []
     for _ in range(3):
         producer.send_async(b"", lambda result, _id: outcomes.append(result))
