@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pyspark_pulsar.arrow_types import arrow_type
+from pyspark_pulsar.positions import Position
 from pyspark_pulsar.schema import NAMED, registered_type
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 # Names that no message has.
 _KEY, _WRONG, _PARSED = "__pyspark_pulsar_value", "__pyspark_pulsar_wrong", "__pyspark_pulsar_parsed"
@@ -27,7 +30,7 @@ _KEY, _WRONG, _PARSED = "__pyspark_pulsar_value", "__pyspark_pulsar_wrong", "__p
 def decode_json(frame: DataFrame, schema: StructType) -> DataFrame:
     """Return the frame with `value` as a struct of the schema, parsed from JSON text: one object for each message."""
     from pyspark.sql import functions
-    from pyspark.sql.types import MapType, StringType, StructType
+    from pyspark.sql.types import ByteType, MapType, ShortType, StringType, StructType
 
     # Spark's parser takes an empty text for a row of nulls and ignores what follows the first object. So the text is
     # parsed as the first of two entries of a map: there are not just these two where the text is not just one value.
@@ -36,17 +39,58 @@ def decode_json(frame: DataFrame, schema: StructType) -> DataFrame:
         functions.col("value").cast("string"),
         functions.lit(f',"{_KEY}":{{}}}}}}'),
     )
-    kind = StructType().add(_KEY, MapType(StringType(), schema)).add(_WRONG, StringType())
+    wide, narrow = _nullable(schema, ShortType()), _nullable(schema, ByteType())
+    kind = StructType().add(_KEY, MapType(StringType(), wide)).add(_WRONG, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _WRONG}
     parsed = functions.from_json(text, kind, options)
     entries, wrong = functions.col(f"{_PARSED}.{_KEY}"), functions.col(f"{_PARSED}.{_WRONG}")
     is_pair = (functions.size(entries) == 2) & functions.map_contains_key(entries, _KEY)
+    is_right, value = wrong.isNull() & is_pair & entries["value"].isNotNull(), entries["value"]
+    if narrow != wide:
+        is_right, value = is_right & _fits(value, narrow), value.cast(narrow)
     found = (
         functions.when(functions.col("value").isNull(), None)
-        .when(wrong.isNull() & is_pair & entries["value"].isNotNull(), entries["value"])
+        .when(is_right, value)
         .otherwise(functions.raise_error(_malformed()))
     )
     return frame.withColumn(_PARSED, parsed).withColumn("value", found).drop(_PARSED)
+
+
+def _nullable(kind: DataType, byte: DataType) -> DataType:
+    """Return a type with all its parts nullable, and with another type for its TINYINTs.
+
+    These are parsed as SMALLINT: Spark's parser takes 128 to 255 for negative numbers.
+    """
+    from pyspark.sql.types import ArrayType, ByteType, MapType, StructField, StructType
+
+    if isinstance(kind, StructType):
+        return StructType([StructField(part.name, _nullable(part.dataType, byte), True) for part in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType, byte), True)
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable(kind.valueType, byte), True)
+    return byte if isinstance(kind, ByteType) else kind
+
+
+def _fits(column: Column, kind: DataType) -> Column:
+    """Return the condition that the SMALLINTs of a parsed column fit the TINYINTs of its type."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import ArrayType, ByteType, MapType, StructType
+
+    yes = functions.lit(True)
+    if isinstance(kind, ByteType):
+        found = column.between(-128, 127)
+    elif isinstance(kind, StructType):
+        found = reduce(and_, (_fits(column[part.name], part.dataType) for part in kind), yes)
+    elif isinstance(kind, ArrayType):
+        inner = kind.elementType
+        found = functions.forall(column, lambda item: _fits(item, inner))
+    elif isinstance(kind, MapType):
+        inner = kind.valueType
+        found = functions.forall(functions.map_values(column), lambda item: _fits(item, inner))
+    else:
+        return yes
+    return functions.coalesce(found, yes)
 
 
 def _malformed() -> Column:
@@ -68,36 +112,60 @@ def decode_avro(frame: DataFrame, definition: str) -> DataFrame:
     """Return the frame with `value` as a struct, read as Avro of the writer's `definition`."""
     from pyspark.sql import functions
 
+    from pyspark_pulsar.tables import IDENTITY
+
     schema = registered_type(definition, logical=True)
     if not hasattr(functions, "arrow_udf"):
         raise InvalidConfiguration('The format "avro" needs Spark 4.1 or newer; "auto" and "raw" do not')
     decode = functions.arrow_udf(avro_decoder(definition, schema), schema)
-    column: Column = decode(functions.col("value"))
+    column: Column = decode(functions.col("value"), *map(functions.col, IDENTITY))
     return frame.withColumn("value", column)
 
 
-def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array], pyarrow.Array]:
-    """Return the function that turns an Arrow array of Avro bytes into one of structs; it runs in Python workers."""
+def avro_decoder(definition: str, schema: StructType) -> Callable[..., pyarrow.Array]:
+    """Return the function that turns an Arrow array of Avro bytes into one of structs; it runs in Python workers.
+
+    Its other arrays are the messages' identity, for the error of a value that is not one record of the definition.
+    """
     import pyarrow
 
     kind = arrow_type(schema)
     plain = with_column_types(json.loads(definition))
 
-    def decode(values: Any) -> Any:
-        import io
-
+    def decode(values: Any, topics: Any, ledgers: Any, entries: Any, indexes: Any) -> Any:
         import fastavro
 
         writer = fastavro.parse_schema(plain)
-        rows = [
-            None if value is None else fastavro.schemaless_reader(io.BytesIO(value), writer, None)
-            for value in values.to_pylist()
-        ]
+        rows = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                rows.append(None if value is None else _avro_record(value, writer))
+            except Exception as error:  # Wrong bytes raise almost anything.
+                place = Position(*(part[row].as_py() for part in (ledgers, entries, indexes)))
+                raise InvalidMessage(
+                    f"Message {place} of {topics[row]} is not one Avro record of value.schema, or of the registered "
+                    f"schema ({type(error).__name__}: {error}). Load it with value.format raw, or with auto and "
+                    "value.mode"
+                ) from error
         return pyarrow.array(rows, kind)
 
     # Spark reads the type of the function from its annotations.
-    decode.__annotations__ = {"values": pyarrow.Array, "return": pyarrow.Array}
+    names = ("values", "topics", "ledgers", "entries", "indexes", "return")
+    decode.__annotations__ = dict.fromkeys(names, pyarrow.Array)
     return decode
+
+
+def _avro_record(value: bytes, writer: Any) -> Any:
+    """Return the record of one value; raises also where bytes are left: it was written by another definition."""
+    import io
+
+    import fastavro
+
+    stream = io.BytesIO(value)
+    record = fastavro.schemaless_reader(stream, writer, None)
+    if left := len(value) - stream.tell():
+        raise ValueError(f"bytes after the record: {left}")
+    return record
 
 
 def with_column_types(avro: Any) -> Any:

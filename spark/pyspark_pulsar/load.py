@@ -335,6 +335,8 @@ class Load:
         if self._request.value_format == AUTO and plan.manifest.columns is None:
             columns = columns_of(self._options(plan)).jsonValue()
             plan = replace(plan, manifest=replace(plan.manifest, columns=columns))
+        if self._request.takes_registered and plan.manifest.definition is None:
+            plan = replace(plan, manifest=replace(plan.manifest, definition=self._registered(plan.manifest)))
         if plan.replayed:
             say(f"replaying the plan of {plan.manifest.written_at}: {len(ranges)} topic partitions")
             return plan
@@ -385,32 +387,36 @@ class Load:
         request = self._request
         if request.value_format in ("raw", AUTO):
             return frame
+        given = request.value_schema
+        definition = str(plan.definition if given is None else given)
         if request.value_format == "avro":
-            return decode_avro(frame, request.value_schema or self._registered(plan, "AVRO"))
-        if request.value_schema is not None:
-            return decode_json(frame, struct_of(request.value_schema))
-        return decode_json(frame, registered_type(self._registered(plan, "JSON"), logical=False))
+            return decode_avro(frame, definition)
+        return decode_json(
+            frame, registered_type(definition, logical=False) if given is None else struct_of(definition)
+        )
 
-    def _registered(self, plan: Manifest, kind: str) -> str:
+    def _registered(self, plan: Manifest) -> str:
         """Return the definition of the topics' registered schema, which must be equal; blocks."""
         from pulsar_native.topic import TopicName
         from pyspark_pulsar.topic_schema import registered_definition
 
         topics = list(dict.fromkeys(TopicName.parse(item.topic).base.full for item in plan.ranges))
-        return registered_definition(self._request.read_options(), topics, kind)
+        return registered_definition(self._request.read_options(), topics, self._request.value_format.upper())
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         from pulsar_native.exceptions import InvalidConfiguration
+        from pyspark_pulsar.schema import named_twice
 
-        folded = [name.lower() for name in columns]
-        double = sorted({name for name in folded if folded.count(name) > 1})
+        folded = {name.lower() for name in columns}
         missing = [name for name in self._request.partition_by if name.lower() not in folded]
-        if double:
+        if double := named_twice(columns):
             raise InvalidConfiguration(f"The output would have columns twice: {', '.join(double)}")
         if missing:
             raise InvalidConfiguration(
                 f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(columns)}"
             )
+        if len(self._request.partition_by) == len(columns):
+            raise InvalidConfiguration("output.partition_by names all columns: leave one out, for the files")
 
     def _write(self, output: Output, scan: Scan, plan: Manifest) -> dict[str, Delivered]:
         """Write the rows to the staging folder, count them, and return the delivered rows by topic partition."""

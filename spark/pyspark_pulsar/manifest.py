@@ -46,7 +46,8 @@ class Manifest:
 
     `attempt` names the try that wrote it, as in the request; `was_empty` is True for a finished load without rows.
     `columns` is the schema of a read that decodes by the topic's registered schema, as Spark's JSON: a replay has the
-    same columns when the topic has got a newer schema. None for other reads.
+    same columns when the topic has got a newer schema. None for other reads. `definition` is, for the same reason, the
+    registered definition with which the load itself decodes JSON or Avro.
     """
 
     request: Mapping[str, Any]
@@ -57,6 +58,7 @@ class Manifest:
     attempt: str | None = None
     was_empty: bool = False
     columns: Mapping[str, Any] | None = None
+    definition: str | None = None
     written_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     @property
@@ -79,6 +81,7 @@ class Manifest:
             "seconds": self.seconds,
             "attempt": self.attempt,
             **({} if self.columns is None else {"columns": self.columns}),
+            **({} if self.definition is None else {"definition": self.definition}),
             "partitions": [self._partition(item) for item in self.ranges],
             "request": self.request,
         }
@@ -112,6 +115,7 @@ class Manifest:
                 is_done=document["status"] == "done",
                 was_empty=document["status"] == "done" and document["rows"] == 0,
                 columns=document.get("columns"),
+                definition=document.get("definition"),
                 written_at=datetime.fromisoformat(document["written_at"]).isoformat(timespec="milliseconds"),
             )
         except PulsarException:

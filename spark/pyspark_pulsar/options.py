@@ -222,6 +222,10 @@ class ValueOptions:
                 f"columnNameOfCorruptRecord needs mode=PERMISSIVE: with {mode} there is no column"
             )
         column = text_value("columnNameOfCorruptRecord", given.get("columnNameOfCorruptRecord", CORRUPT_COLUMN))
+        if column.lower() in (name.lower() for name in SOURCE_COLUMNS):
+            raise InvalidConfiguration(
+                f"columnNameOfCorruptRecord is {column}, the name of another column: set it to another name"
+            )
         return ValueOptions(mode, column)
 
 

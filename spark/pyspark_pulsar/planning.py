@@ -68,19 +68,19 @@ def make_plan(
     try:
         if request.interval == LAST_SUCCESS:
             made = _behind_last(spark, request, source, options, recovers)
-            return made if made.own is None else _with_columns(made, document)
+            return made if made.own is None else _with_schema(made, document)
         return _bounded(request, source, options, document)
     except TopicNotFound as error:
         raise TopicNotFound(f"{error.message}; if it was there, {GONE}") from error
 
 
-def _with_columns(plan: Plan, document: Document) -> Plan:
-    """Return the plan of a committed run with the columns that its manifest has."""
+def _with_schema(plan: Plan, document: Document) -> Plan:
+    """Return the plan of a committed run with the columns and the definition that its manifest has."""
     kept = document.read()
     found = None if kept is None else Manifest.from_json(kept)
     if found is None or found.request != plan.manifest.request:
         return plan
-    return replace(plan, manifest=replace(plan.manifest, columns=found.columns))
+    return replace(plan, manifest=replace(plan.manifest, columns=found.columns, definition=found.definition))
 
 
 def _bounded(request: LoadRequest, source: Mapping[str, str], options: ReadOptions, document: Document) -> Plan:

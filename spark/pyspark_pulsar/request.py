@@ -18,7 +18,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import validation
 from pyspark_pulsar.options import ALL_FIELDS, ReadOptions, parse_time
-from pyspark_pulsar.schema import METADATA_COLUMNS
+from pyspark_pulsar.schema import METADATA_COLUMNS, named_twice
 from pyspark_pulsar.tables import IDENTITY, TableOptions
 
 _PARTS = (
@@ -87,7 +87,7 @@ class LoadRequest:
         output = _object(top.get("output", {}), "output")
         _known(output, "output", ("path", "partition_by", "writer", "format", "table", "mode", "replace_where"))
         path = _text(output, "path", "output").rstrip("/")
-        if not path.strip(":/") or path.endswith(":"):
+        if not path.strip(":/") or path.endswith((":", "/.", "/..")):
             raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
         metadata = _metadata(top)
         table = TableOptions.parse(output, source, metadata)
@@ -98,7 +98,7 @@ class LoadRequest:
             path=path,
             manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else "",
             table=table,
-            partition_by=_names(output, "partition_by", "output"),
+            partition_by=_partition_by(output),
             writer=_choice(output, "writer", "output", WRITERS),
             value_format=_choice(value, "format", "value", FORMATS),
             value_schema=_text(value, "schema", "value") if value.get("schema") is not None else None,
@@ -110,7 +110,7 @@ class LoadRequest:
             run=_optional(top, "run"),
             map_index=_count(top, "map_index") if top.get("map_index") is not None else None,
             interval=interval,
-            commits=_commits(top, path) if interval == intervals.LAST_SUCCESS else None,
+            commits=_commits(top, path, interval),
             subscription=_optional(top, "subscription"),
             min_rows=_count(top, "min_rows"),
             allow_empty=_flag(top, "allow_empty"),
@@ -138,6 +138,11 @@ class LoadRequest:
         if self.partition_by and self.table is None:
             return "output.partition_by has folders written by Spark"
         return None
+
+    @property
+    def takes_registered(self) -> bool:
+        """Return True if the load itself decodes by the definition that is registered at planning."""
+        return self.value_format in ("json", "avro") and self.value_schema is None
 
     def column_options(self) -> dict[str, str]:
         """Return the options of the read that say which columns it has: their names, and the decoding of values."""
@@ -225,7 +230,11 @@ def _check_bounds(starts: _Bounds, ends: _Bounds, *, needs_both: bool) -> None:
         intervals.check_order(parse_time(first, start), parse_time(last, end), names=(first, last))
 
 
-def _commits(top: Mapping[str, Any], path: str) -> str:
+def _commits(top: Mapping[str, Any], path: str, interval: str) -> str | None:
+    if interval != intervals.LAST_SUCCESS:
+        if top.get("commits") is not None:
+            raise InvalidConfiguration('commits needs "since": "last_success": other loads have no commit log')
+        return None
     folder = path.rpartition("/")[0]
     return (_optional(top, "commits") or f"{folder}/.commits").rstrip("/")
 
@@ -249,8 +258,9 @@ def _check_source(source: Mapping[str, str]) -> None:
 def _value_options(value: Mapping[str, Any]) -> dict[str, str]:
     """Return the options of decoding by the registered schema; raises for parts that the format does not have."""
     is_auto = value.get("format") == AUTO
-    if is_auto and value.get("schema") is not None:
-        raise InvalidConfiguration("value.schema is for json and avro: auto takes the schema that the topic has")
+    if value.get("schema") is not None and value.get("format") not in ("json", "avro"):
+        reason = "auto takes the schema that the topic has" if is_auto else "set value.format to one of them"
+        raise InvalidConfiguration(f"value.schema is for json and avro: {reason}")
     found = {}
     for part, option in _AUTO_ONLY.items():
         if value.get(part) is not None:
@@ -258,6 +268,13 @@ def _value_options(value: Mapping[str, Any]) -> dict[str, str]:
                 raise InvalidConfiguration(f"value.{part} needs value.format auto")
             found[option] = _text(value, part, "value")
     return found
+
+
+def _partition_by(output: Mapping[str, Any]) -> tuple[str, ...]:
+    names = _names(output, "partition_by", "output")
+    if double := named_twice(names):
+        raise InvalidConfiguration(f"output.partition_by names columns twice: {', '.join(double)}")
+    return names
 
 
 def _metadata(top: Mapping[str, Any]) -> tuple[str, ...]:

@@ -94,6 +94,12 @@ def check_schema(given: StructType, columns: Sequence[str]) -> None:
         )
 
 
+def named_twice(names: Sequence[str]) -> list[str]:
+    """Return the names that occur more than once, which Spark compares without regard to case, folded and sorted."""
+    folded = [name.lower() for name in names]
+    return sorted({name for name in folded if folded.count(name) > 1})
+
+
 def struct_of(text: str) -> StructType:
     """Return the columns of a Spark schema text; raises `InvalidConfiguration`. Needs a session: Spark parses it."""
     from pyspark.errors import ParseException
@@ -107,6 +113,8 @@ def struct_of(text: str) -> StructType:
         raise InvalidConfiguration(
             f"The schema {text[:200]!r} is not a list of columns: write for example a INT, b STRING"
         )
+    if double := named_twice(found.names):
+        raise InvalidConfiguration(f"The schema {text[:200]!r} has columns twice: {', '.join(double)}")
     return found
 
 

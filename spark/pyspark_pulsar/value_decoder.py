@@ -111,7 +111,7 @@ class ValueDecoder:
         if name in found:
             # A pair has two payloads: a wrong one makes both null.
             return found[name] if marks is None else pc.if_else(marks, pa.scalar(None, found[name].type), found[name])
-        if name != self._corrupt or name in batch.schema.names:
+        if name != self._corrupt:
             return batch[name]
         if marks is None:
             return pa.nulls(batch.num_rows, pa.binary())

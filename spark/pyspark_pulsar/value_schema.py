@@ -188,7 +188,7 @@ def _check_names(names: Sequence[str], options: ValueOptions) -> None:
     if options.mode == PERMISSIVE:
         taken[options.corrupt_column.lower()] = "set columnNameOfCorruptRecord to another name"
     for name in names:
-        if name.lower() in taken and (name.lower() != "value"):
+        if name.lower() in taken:
             reason = taken[name.lower()]
             raise InvalidConfiguration(f"The topic's schema has a field {name}: {reason}, or {_ADVICE}")
         if folded.count(name.lower()) > 1:

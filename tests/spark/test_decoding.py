@@ -62,6 +62,35 @@ def test_decode_json_takes_what_spark_parses(spark: SparkSession) -> None:
     assert [str(row["a"]) for row in rows] == ["nan", "1.5", "None"]
 
 
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        pytest.param("TINYINT", "%s", id="plain"),
+        pytest.param("ARRAY<TINYINT>", "[null, %s]", id="array"),
+        pytest.param("MAP<STRING, TINYINT>", '{"k": null, "j": %s}', id="map"),
+        pytest.param("STRUCT<x: TINYINT NOT NULL, y: STRING>", '{"x": %s, "y": "t"}', id="struct"),
+        pytest.param("ARRAY<STRUCT<`y.z`: MAP<STRING, ARRAY<TINYINT>>>>", '[null, {"y.z": {"k": [1, %s]}}]', id="all"),
+    ],
+)
+def test_decode_json_tinyint_is_checked(spark: SparkSession, kind: str, form: str, ansi: str) -> None:
+    texts = [f'{{"a": {form % number}}}' for number in (127, -128, "null")]
+    before = str(spark.conf.get("spark.sql.ansi.enabled"))
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        decoded = decode_json(values(spark, *map(str.encode, texts), b"{}", None), struct_of(f"a {kind}"))
+        rows = [row.asDict(recursive=True) for row in decoded.select("value.a").collect()]
+        for number in (128, 255, 256, -129):
+            wrong = decode_json(values(spark, f'{{"a": {form % number}}}'.encode()), struct_of(f"a {kind}"))
+            with pytest.raises((Py4JError, PySparkException), match="MALFORMED_RECORD_IN_PARSING: message 5:0 of t"):
+                wrong.collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    assert rows == [*map(json.loads, texts), {"a": None}, {"a": None}]
+    found = decoded.select("value.a").schema["a"].dataType.simpleString()
+    assert found == kind.lower().replace(", ", ",").replace(": ", ":").replace("`", "").replace(" not null", "")
+
+
 DEFINITION: dict[str, Any] = {
     "type": "record",
     "name": "Flight",
@@ -110,5 +139,14 @@ def test_decode_avro_to_typed_columns(spark: SparkSession) -> None:
 @pytest.mark.needs_spark("4.1")
 def test_decode_wrong_avro_fails_the_read(spark: SparkSession) -> None:
     decoded = decode_avro(values(spark, b"\x02"), json.dumps(DEFINITION))
-    with pytest.raises(PySparkException):
+    with pytest.raises(PySparkException, match=r"Message 5:0 of t is not one Avro record of value\.schema"):
+        decoded.collect()
+
+
+@pytest.mark.needs_spark("4.1")
+def test_decode_avro_with_bytes_left_fails_the_read(spark: SparkSession) -> None:
+    definition = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
+    # Two records of one number, and one of two numbers.
+    decoded = decode_avro(values(spark, b"\x02", None, b"\x02\x04"), definition)
+    with pytest.raises(PySparkException, match=r"Message 5:2 of t is not one Avro record .*bytes after the record: 1"):
         decoded.collect()

@@ -22,6 +22,7 @@ from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.schema import (
     AvroSchema,
     Int32Schema,
+    JsonSchema,
     KeyValue,
     KeyValueEncodingType,
     KeyValueSchema,
@@ -240,6 +241,36 @@ def test_load_decodes_by_registered_schema(
         loads.run(name, {"admin.url": broker.admin_url}, value={"format": other})
 
 
+@pytest.mark.parametrize("until", ["bounds", "last_success"])
+@pytest.mark.parametrize("kind", ["JSON", pytest.param("AVRO", marks=pytest.mark.needs_spark("4.1"))])
+def test_load_again_keeps_registered_definition(
+    loads: Loads, client: pulsar_native.Client, topic: NewTopic, kind: str, until: str
+) -> None:
+    name = topic()
+    numbers = [{"name": field, "type": "int", "default": 0} for field in ("id", "amount")]
+    first, second = (
+        (AvroSchema if kind == "AVRO" else JsonSchema)({"type": "record", "name": "Order", "fields": fields})
+        for fields in (numbers, numbers[:1])
+    )
+    producer = client.create_producer(name, schema=first)
+    sent = [producer.send({"id": number, "amount": 7}) for number in (1, 2)]
+    producer.close()
+    ends = {"endingOffsets": json.dumps({name: f"{sent[1].ledger_id()}:{sent[1].entry_id()}"})}
+    source = {"admin.url": loads.broker.admin_url, "startingOffsets": "earliest", **(ends if until == "bounds" else {})}
+    parts: dict[str, Any] = {
+        "value": {"format": kind.lower()},
+        "output": {"path": f"file://{loads.folder}/interval=1"},
+        "run": "r1",
+        **({} if until == "bounds" else {"since": until}),
+    }
+    expected = [(1, 7)] if until == "bounds" else [(1, 7), (2, 7)]
+    assert loads.run(name, source, **parts).rows == len(expected)
+    client.create_producer(name, schema=second).close()
+    assert loads.run(name, source, **parts).replayed
+    rows = loads.spark.read.parquet(f"file://{loads.folder}/interval=1").orderBy("id").collect()
+    assert [(row["id"], row["amount"]) for row in rows] == expected
+
+
 def order_schema(*names: str) -> AvroSchema[Any]:
     """Return an Avro schema of an id and optional numbers."""
     more = [{"name": name, "type": ["null", "double"], "default": None} for name in names]
@@ -456,7 +487,30 @@ def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic,
     [
         ({"derive": {"Delay": "1"}, "metadata": ["__key"]}, None),
         ({"output": {"path": "file:///x", "partition_by": ["dya"]}}, "partition_by names dya; the columns are"),
+        (
+            {
+                "output": {
+                    "path": "file:///x",
+                    "partition_by": [
+                        "carrier",
+                        "Day",
+                        "delay",
+                        "__topic",
+                        "__ledgerId",
+                        "__entryId",
+                        "__batchIndex",
+                    ],
+                },
+                "metadata": [],
+            },
+            "partition_by names all columns",
+        ),
         ({"value": {"format": "json", "schema": "a INT, A STRING, day INT"}}, "columns twice: a"),
+        ({"value": {"format": "json", "schema": "a TINYINT, A STRING, day INT"}}, "columns twice: a"),
+        (
+            {"derive": {"__KEY": "1"}, "value": {"format": "json", "schema": "__key INT, day INT"}},
+            "columns twice: __key",
+        ),
         ({"value": {"format": "json", "schema": "a INTEGRAL"}}, "is not a list of columns"),
         ({"derive": {"late": "delay >"}}, r"derive\.late is not an expression of the columns: .*PARSE_SYNTAX_ERROR"),
         ({"derive": {"late": "dely > 1"}}, r"derive\.late is not an expression of the columns: .*dely"),

@@ -30,6 +30,8 @@ def test_plan_round_trip() -> None:
     found = Manifest.from_json(PLAN.to_json())
     assert found == PLAN
     assert not found.is_done and found.rows is None
+    kept = replace(PLAN, columns={"type": "struct", "fields": []}, definition='{"type": "record"}')
+    assert Manifest.from_json(kept.to_json()) == kept
 
 
 def test_manifest_has_rows_and_ids_by_partition() -> None:
