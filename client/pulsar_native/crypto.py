@@ -20,6 +20,10 @@ from pulsar_native.exceptions import CryptoError, InvalidConfiguration
 _MAX_KEY_BYTES = 1024 * 1024
 
 
+class NoSuchKey(CryptoError):
+    """Raised by this package's key readers for a name they have no key of, now or later."""
+
+
 class EncryptionKeyInfo:
     """A public or private key with metadata. Immutable.
 
@@ -49,7 +53,8 @@ class EncryptionKeyInfo:
 class KeyReader(Protocol):
     """Interface of key readers (Java: CryptoKeyReader): any object with these two methods.
 
-    Both may block; they are called in other threads. Any exception means that the key is not available.
+    Both may block; they are called in other threads. Any exception means that the key is not available for the time
+    being: a consumer asks again, at most ten times a second.
     """
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
@@ -60,8 +65,8 @@ class KeyReader(Protocol):
         """
         ...
 
-    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the private key that decrypts data keys.
+    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | None:
+        """Return the private key that decrypts data keys, None if there is no key of this name.
 
         :param key_name: name of the key in the message.
         :param metadata: metadata of the key in the message.
@@ -153,7 +158,7 @@ class DefaultCryptoKeyReader:
 
 def _found(kind: str, name: str, place: str | bytes | None) -> EncryptionKeyInfo:
     if place is None:
-        raise CryptoError(f"There is no {kind} key named {name!r}, and no default one")
+        raise NoSuchKey(f"There is no {kind} key named {name!r}, and no default one")
     if isinstance(place, bytes):
         return EncryptionKeyInfo(place)
     if place.startswith("data:"):

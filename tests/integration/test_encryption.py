@@ -574,7 +574,11 @@ def test_undecryptable_batches_return_their_permits(
 
 
 @pytest.mark.proves("C182")
-def test_what_failed_comes_again_after_its_time_out(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
+def test_what_failed_comes_again_after_its_time_out(
+    api: Api, client: Any, topic: NewTopic, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each message fails with the first call.
+    monkeypatch.setattr(protocol_encryption, "ATTEMPTS", 1)
     name = topic()
     opening = Opening(keys.reader("alice"), waits=False)
     consumer = client.subscribe(
@@ -583,10 +587,55 @@ def test_what_failed_comes_again_after_its_time_out(api: Api, client: Any, topic
     api.send_all(client.create_producer(name, **keys.sealed()), HIDDEN)
     with pytest.raises(Timeout):
         consumer.receive(300)
-    assert opening.asked.is_set()
+    assert opening.asked.is_set() and consumer.stats().total_decryption_failed
     opening.open.set()
     # The broker redelivers in the order of the requests.
     assert sorted(data_of([consumer.receive(30_000) for _ in HIDDEN])) == HIDDEN
+
+
+class Flaky(Opening):
+    """A reader of keys that fails the first time."""
+
+    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        try:
+            return super().get_private_key(key_name, metadata)
+        finally:
+            self.open.set()
+
+
+@pytest.mark.proves("C109", "C182")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("action", list(ConsumerCryptoFailureAction), ids=lambda action: action.name.lower())
+def test_key_reader_fails_once_costs_no_message(
+    api: Api, client: Any, topic: NewTopic, keys: Keys, stats: Callable[[str], Any], eventually: Callable[..., Any],
+    action: ConsumerCryptoFailureAction, kind: ConsumerType,
+) -> None:  # fmt: skip
+    name = topic()
+    contents = [b"%d" % number for number in range(100)]
+    api.send_all(client.create_producer(name, **keys.sealed(), batching_enabled=False), contents)
+    flaky = Flaky(keys.reader("alice"), waits=False)
+    consumer = client.subscribe(
+        name, "sub", kind, initial_position=InitialPosition.Earliest, crypto_key_reader=flaky,
+        crypto_failure_action=action,
+    )  # fmt: skip
+    messages = [consumer.receive(20_000) for _ in contents]
+    assert data_of(messages) == contents and flaky.names == ["alice", "alice"]
+    assert consumer.stats().total_decryption_failed == 0 and not consumer.discarded_message_ids()
+    consumer.acknowledge(messages)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+
+
+@pytest.mark.proves("C182")
+def test_table_view_key_reader_fails_once_complete(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
+    name = topic()
+    client.create_producer(name).send(b"old", partition_key="k")
+    producer = client.create_producer(name, **keys.sealed())
+    producer.send(b"new", partition_key="k")
+    # Created while the key reader fails, the table waits for it.
+    view = client.create_table_view(name, crypto_key_reader=Flaky(keys.reader("alice"), waits=False))
+    assert view.snapshot() == {"k": b"new"}
+    # Without the key the messages are left out, as the docstring says.
+    assert client.create_table_view(name).snapshot() == {"k": b"old"}
 
 
 def test_a_key_is_asked_for_once(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:

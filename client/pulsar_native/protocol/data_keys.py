@@ -3,8 +3,10 @@
 Rules: a producer has one data key, encrypted for every named public key, and creates a new one every four hours, when
 the public keys are read again. Blocking calls (reading keys) are separate from the data path: `Encryptor.renew` and
 `Decryptor.fetch` block and are called off the loop, `encrypt` and `decrypt` never do. An entry whose data key is not
-cached raises `KeyWanted`; it is decoded again once `learn` has stored the result. A failure is cached for a second, so
-that a stream of undecryptable entries does not read the key file for each, and is reported at least once however late.
+cached raises `KeyWanted`; it is decoded again once `learn` has stored the result. That no key fits is cached for a
+second, so that a stream of undecryptable entries does not read the key file for each, and is reported at least once
+however late. A key reader that could not answer, as it raised, decides over no other entry: it is asked again after a
+pause while deliveries wait; when it has failed `ATTEMPTS` times in a row, the entry fails, and alone.
 
 The clock (monotonic seconds) and randomness are arguments.
 """
@@ -15,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 from pulsar_native._callback_errors import callback_errors
-from pulsar_native.crypto import EncryptionContext, EncryptionKey, EncryptionKeyInfo, KeyReader
+from pulsar_native.crypto import EncryptionContext, EncryptionKey, EncryptionKeyInfo, KeyReader, NoSuchKey
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction, ProducerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError, PulsarException
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -38,6 +40,15 @@ RENEWAL_SECONDS = 4 * 3600.0
 
 RETRY_SECONDS = 60.0
 """Delay before a failed renewal is tried again; the old data key stays in use meanwhile."""
+
+UNENCRYPTED_SECONDS = 1.0
+"""The same delay while there is no data key at all: messages are sent in plain text meanwhile."""
+
+PAUSE_SECONDS = 0.1
+"""Least time between a call of the key reader that failed and the next one."""
+
+ATTEMPTS = 10
+"""Number of calls in a row that have to fail before a message is treated as one without a key."""
 
 _FAILURE_SECONDS = 1.0
 _MAX_CACHED = 1000
@@ -87,7 +98,7 @@ class Encryptor:
 
     def retry_later(self) -> None:
         """Set the time of the next attempt after one that failed."""
-        self.due = self._clock() + RETRY_SECONDS
+        self.due = self._clock() + (UNENCRYPTED_SECONDS if self._current is None else RETRY_SECONDS)
 
     def encrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
         """Return the body encrypted, and write the metadata readers need.
@@ -117,7 +128,7 @@ def _wrapped(name: str, data_key: bytes, reader: KeyReader) -> pb.EncryptionKeys
         raise CryptoError(f"The data key cannot be encrypted for {name!r}: {error.message}") from error
     except callback_errors() as error:
         # The key reader is the application's; any exception of it becomes a CryptoError.
-        raise CryptoError(f"The key reader has no public key {name!r}: {type(error).__name__}") from error
+        raise CryptoError(f"The key reader has no public key {name!r}: {_name(error)}") from error
 
 
 def _checked(info: object) -> EncryptionKeyInfo:
@@ -130,23 +141,34 @@ def _checked(info: object) -> EncryptionKeyInfo:
 
 
 class KeyWanted(Exception):
-    """Raised when an entry's data key must be fetched from the key reader first."""
+    """Raised when an entry's data key must be fetched from the key reader first.
 
-    def __init__(self, keys: list[EncryptionKey]) -> None:
+    `param` is the entry's initialisation vector, which no other entry with these keys has.
+    """
+
+    def __init__(self, keys: list[EncryptionKey], param: bytes = b"") -> None:
         super().__init__("the data key is not known yet")
         self.keys = keys
+        self.param = param
 
 
 class Fetched:
-    """Result of the key reader for the keys of one entry: a data key for one of them, or the reason for its lack."""
+    """Result of the key reader for the keys of one entry: a data key for one of them, or the reason for its lack.
 
-    __slots__ = ("cipher", "digests", "error", "index")
+    `is_answer` is False if the key reader could not answer for one of the keys, which then may fit.
+    """
 
-    def __init__(self, digests: list[bytes], index: int, cipher: Cipher | None, error: str) -> None:
-        self.digests = digests
+    __slots__ = ("cipher", "digests", "error", "index", "is_answer", "param")
+
+    def __init__(
+        self, wanted: KeyWanted, index: int, cipher: Cipher | None, error: str = "", *, is_answer: bool = True
+    ) -> None:
+        self.digests = [_digest(key) for key in wanted.keys]
+        self.param = wanted.param
         self.index = index
         self.cipher = cipher
         self.error = error
+        self.is_answer = is_answer
 
 
 class _Failure:
@@ -171,7 +193,11 @@ class Decryptor:
         self._clock = clock
         # By digest of the encrypted data key, least recently used first. Values: cipher, time of the last use.
         self._ciphers: dict[bytes, tuple[Cipher, float]] = {}
+        # By the digests of an entry's encrypted data keys; with its vector behind them where it is of this entry alone.
         self._failures: dict[bytes, _Failure] = {}
+        # Calls of the key reader without an answer in a row, and the time of the next one.
+        self._unanswered = 0
+        self._next_call = 0.0
 
     def decrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
         """Return the body of an encrypted entry decrypted; raises `KeyWanted` or `CryptoError`."""
@@ -190,12 +216,24 @@ class Decryptor:
                     return plain
         if is_known:
             raise CryptoError("The message was changed, or not encrypted with its data key")
-        failure = self._failures.get(whole)
-        # An expired one that was not reported is that of the entry which caused the fetch.
-        if failure is None or (failure.is_reported and now >= failure.until):
-            raise KeyWanted(keys_of(metadata))
+        param = metadata.encryption_param
+        reason = self._failure(whole + param, now) or self._failure(whole, now)
+        if reason is None:
+            raise KeyWanted(keys_of(metadata), param)
+        raise CryptoError(reason)
+
+    def _failure(self, place: bytes, now: float) -> str | None:
+        """Return the reason for the lack of a data key, None when the key reader is to be asked."""
+        failure = self._failures.get(place)
+        if failure is None:
+            return None
+        if now >= failure.until:
+            del self._failures[place]
+            # One that was not reported is that of the entry which caused the fetch.
+            if failure.is_reported:
+                return None
         failure.is_reported = True
-        raise CryptoError(failure.reason)
+        return failure.reason
 
     def _cached(self, digest: bytes, now: float) -> Cipher | None:
         known = self._ciphers.pop(digest, None)
@@ -206,34 +244,50 @@ class Decryptor:
 
     def fetch(self, wanted: KeyWanted) -> Fetched:
         """Call the key reader for each of the keys until one fits. Blocking; never raises."""
-        digests = [_digest(key) for key in wanted.keys]
-        reasons = []
-        for index, key in enumerate(wanted.keys):
-            try:
-                return Fetched(digests, index, self._data_key(key), "")
-            except PulsarException as error:
-                reasons.append(f"{key.key!r}: {error.message}")
-            except callback_errors() as error:
-                # The key reader is the application's; an exception means that it has no key.
-                reasons.append(f"{key.key!r}: the key reader raised {type(error).__name__}")
-        return Fetched(digests, 0, None, f"No private key fits ({'; '.join(reasons)})")
-
-    def _data_key(self, key: EncryptionKey) -> Cipher:
         assert self._reader is not None
-        info = _checked(self._reader.get_private_key(key.key, key.metadata))
-        return cipher_of(unwrap(key.value, info.key))
+        reasons: list[str] = []
+        is_answer = True
+        for index, key in enumerate(wanted.keys):
+            is_read = False
+            try:
+                info = self._reader.get_private_key(key.key, key.metadata)
+                is_read = True
+                return Fetched(wanted, index, cipher_of(unwrap(key.value, _checked(info).key)))
+            except callback_errors() as error:
+                # The key reader is the application's: what it raises may pass, unlike a key that was read.
+                is_answer = is_answer and (is_read or isinstance(error, NoSuchKey))
+                text = error.message if isinstance(error, PulsarException) else f"the key reader raised {_name(error)}"
+                reasons.append(f"{key.key!r}: {text}")
+        return Fetched(wanted, 0, None, f"No private key fits ({'; '.join(reasons)})", is_answer=is_answer)
 
-    def learn(self, fetched: Fetched) -> None:
-        """Store the result of `fetch` in the cache."""
+    def pause(self) -> float:
+        """Return the seconds to wait before the next `fetch`: 0 unless the key reader could not answer just now."""
+        return max(0.0, self._next_call - self._clock())
+
+    def learn(self, fetched: Fetched) -> bool:
+        """Store the result of `fetch` in the cache; return False if the key reader is to be asked again instead."""
         now = self._clock()
         whole = b"".join(fetched.digests)
+        if not fetched.is_answer:
+            self._unanswered += 1
+            self._next_call = now + PAUSE_SECONDS
+            if self._unanswered < ATTEMPTS:
+                return False
+            # Expired from the beginning: the entry itself asks again where it is redelivered.
+            self._store_failure(whole + fetched.param, fetched.error, now)
+            return True
+        self._unanswered = 0
         if fetched.cipher is None:
-            _make_room(self._failures)
-            self._failures[whole] = _Failure(fetched.error, now + _FAILURE_SECONDS)
-            return
+            self._store_failure(whole, fetched.error, now + _FAILURE_SECONDS)
+            return True
         self._failures.pop(whole, None)
         _make_room(self._ciphers)
         self._ciphers[fetched.digests[fetched.index]] = fetched.cipher, now
+        return True
+
+    def _store_failure(self, place: bytes, reason: str, until: float) -> None:
+        _make_room(self._failures)
+        self._failures[place] = _Failure(reason, until)
 
 
 NO_KEYS = Decryptor(None, ConsumerCryptoFailureAction.FAIL, lambda: 0.0)
@@ -263,6 +317,10 @@ def context_of(metadata: pb.MessageMetadata, *, failed: bool) -> EncryptionConte
 
 def _pairs(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return {pair.key: pair.value for pair in pairs}
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
 
 
 def _digest(key: pb.EncryptionKeys | EncryptionKey) -> bytes:

@@ -42,9 +42,9 @@ class AutoConsumeSchema(Schema[Any]):
     """Consumer schema that decodes each message by the schema version it was written with (Java: AUTO_CONSUME).
 
     Records (JSON, AVRO, PROTOBUF_NATIVE) become `GenericRecord`, text, numbers and times Python's types, pairs
-    `KeyValue`, messages without a schema bytes. PROTOBUF cannot be decoded without its class: `value()` raises
-    `OperationNotSupported`, and `data()` returns the bytes. For consumers and readers; a producer raises
-    `OperationNotSupported`. Thread-safe.
+    `KeyValue`, messages without a schema bytes, null messages None. PROTOBUF cannot be decoded without its class:
+    `value()` raises `OperationNotSupported`, and `data()` returns the bytes. For consumers and readers; a producer
+    raises `OperationNotSupported`. Thread-safe.
     """
 
     # Unknown until the version of a message is known.
@@ -75,6 +75,8 @@ class AutoConsumeSchema(Schema[Any]):
         """Return the value of a message, with its key if the topic's schema separates it."""
         if not schema_version or self._find is None:
             return data
+        if data is None and not self._is_pair(schema_version):
+            return None
         info, schema = self._of(schema_version)
         if isinstance(schema, KeyValueSchema):
             pair = schema.decode_separated(key, data, schema_version)
@@ -82,7 +84,19 @@ class AutoConsumeSchema(Schema[Any]):
                 return None
             parts = (schema.key_schema.schema_info(), schema.value_schema.schema_info())
             return type(pair)(*(_generic(part, of, schema_version) for part, of in zip(pair, parts, strict=True)))
-        return None if data is None else _generic(schema.decode(data), info, schema_version)
+        assert data is not None
+        return _generic(schema.decode(data), info, schema_version)
+
+    def _is_pair(self, version: bytes) -> bool:
+        """Return True if a null payload may have a value, as its key is part of it.
+
+        No other null payload needs its schema, which may be gone, or of a kind that cannot be decoded.
+        """
+        assert self._find is not None
+        try:
+            return self._find(version).type is SchemaType.KEY_VALUE
+        except InvalidRecord:
+            return False
 
     def _of(self, version: bytes) -> tuple[SchemaInfo, Schema[Any]]:
         found = self._decoders.get(version)

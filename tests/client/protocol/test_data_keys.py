@@ -11,14 +11,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from pulsar_native.crypto import EncryptionKeyInfo
+from pulsar_native.crypto import EncryptionKeyInfo, NoSuchKey
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction, ProducerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError
 from pulsar_native.protocol import data_keys
 from pulsar_native.protocol.data_keys import (
+    ATTEMPTS,
     NO_KEYS,
+    PAUSE_SECONDS,
     RENEWAL_SECONDS,
     RETRY_SECONDS,
+    UNENCRYPTED_SECONDS,
     Decryptor,
     Encryptor,
     KeyWanted,
@@ -75,7 +78,7 @@ class Ring:
         if self.error is not None:
             raise self.error
         if name not in self.names:
-            raise CryptoError("no such key")
+            raise NoSuchKey("no such key")
         return EncryptionKeyInfo(pair(name + self.generation)[half], metadata)
 
 
@@ -106,11 +109,12 @@ def sealed(made: Encryptor, body: bytes = b"body") -> tuple[pb.MessageMetadata, 
 
 
 def read(made: Decryptor, metadata: pb.MessageMetadata, body: bytes) -> bytes:
-    """Decrypt as the engine does: ask the key reader when that is wanted."""
+    """Decrypt as the engine does: ask the key reader when that is wanted, until it answers or has failed too often."""
     try:
         return made.decrypt(metadata, body)
     except KeyWanted as wanted:
-        made.learn(made.fetch(wanted))
+        while not made.learn(made.fetch(wanted)):
+            pass
     return made.decrypt(metadata, body)
 
 
@@ -192,9 +196,12 @@ def test_reader_error_of_any_class_in_thread_isolated(kind: type[BaseException])
 def test_encrypt_without_key_follows_failure_action() -> None:
     with pytest.raises(CryptoError, match="no data key"):
         sealed(encryptor(Ring(), "a"))
-    open_one = encryptor(Ring(), "a", action=SEND)
+    time = Time()
+    open_one = encryptor(Ring(), "a", action=SEND, time=time)
     with pytest.raises(CryptoError):
         open_one.renew()
+    # Plain text goes out: the next attempt is soon.
+    assert open_one.due == time.now + UNENCRYPTED_SECONDS < time.now + RETRY_SECONDS
     metadata, body = sealed(open_one)
     assert body == b"body" and not metadata.encryption_keys and not metadata.HasField("encryption_param")
 
@@ -211,7 +218,7 @@ def test_renew_unusable_metadata_raises_crypto_error(metadata: Any) -> None:
     made = encryptor(Changing("a"), "a", time=time)
     with pytest.raises(CryptoError, match="no public key 'a'"):
         made.renew()
-    assert made.due == time.now + RETRY_SECONDS
+    assert made.due == time.now + UNENCRYPTED_SECONDS
 
 
 def test_renew_invalid_key_info_names_mistake() -> None:
@@ -272,29 +279,105 @@ def test_cache_evicts_least_recently_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(ring.asked) == 4
 
 
+@pytest.mark.parametrize("lacking", ["none", "no-such-key", "another-key"])
+def test_fetch_no_key_fits_cached_for_a_second(lacking: str) -> None:
+    class Lacking(Ring):
+        def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> Any:
+            if lacking == "none":
+                self.asked.append(key_name)
+                return None
+            return super().get_private_key(key_name, metadata)
+
+    time, ring = Time(), Lacking(*["a"] * (lacking == "another-key"))
+    ring.generation = "-other"
+    made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
+    made.renew()
+    for _ in range(3):
+        # For all entries with this data key.
+        with pytest.raises(CryptoError, match="'a'"):
+            read(reading, *sealed(made))
+    assert len(ring.asked) == 1 and reading.pause() == 0
+    time.now += 1
+    # Asked again; and however late the entry that had the key asked for comes again, it gets the answer.
+    entry = sealed(made)
+    with pytest.raises(KeyWanted) as wanted:
+        reading.decrypt(*entry)
+    assert reading.learn(reading.fetch(wanted.value))
+    time.now += 100
+    with pytest.raises(CryptoError):
+        reading.decrypt(*entry)
+    with pytest.raises(KeyWanted):
+        reading.decrypt(*entry)
+    assert len(ring.asked) == 2
+
+
 @pytest.mark.parametrize("error", READER_ERRORS, ids=repr)
-def test_fetch_failure_reported_once_retried_after_a_second(error: BaseException) -> None:
+def test_fetch_short_failure_costs_no_message(error: BaseException) -> None:
     time, ring = Time(), Ring("a")
     made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
     made.renew()
     entry = sealed(made)
-    ring.error = error
-    for _ in range(3):
-        with pytest.raises(CryptoError, match="'a'") as caught:
-            read(reading, *entry)
-        assert "secret" not in str(caught.value)
-    assert len(ring.asked) == 1
-    time.now += 1
-    # Asked again; and however late the entry that had the key asked for comes again, it gets the answer.
     with pytest.raises(KeyWanted) as wanted:
         reading.decrypt(*entry)
-    reading.learn(reading.fetch(wanted.value))
-    time.now += 100
-    with pytest.raises(CryptoError):
-        reading.decrypt(*entry)
+    ring.error = error
+    for _ in range(ATTEMPTS - 1):
+        assert reading.pause() == 0 and not reading.learn(reading.fetch(wanted.value))
+        # In the meantime no entry fails.
+        for each in (entry, sealed(made)):
+            with pytest.raises(KeyWanted):
+                reading.decrypt(*each)
+        assert reading.pause() == pytest.approx(PAUSE_SECONDS)
+        time.now += PAUSE_SECONDS + 0.001
     ring.error = None
-    assert read(reading, *entry) == b"body" and len(ring.asked) == 3
-    assert reading.decrypt(*entry) == b"body"
+    assert reading.learn(reading.fetch(wanted.value)) and reading.decrypt(*entry) == b"body"
+    # The count of failures begins anew.
+    other = encryptor(Ring("a"), "a")
+    other.renew()
+    with pytest.raises(KeyWanted) as wanted:
+        reading.decrypt(*sealed(other))
+    ring.error = error
+    assert not reading.learn(reading.fetch(wanted.value))
+
+
+@pytest.mark.parametrize("error", READER_ERRORS, ids=repr)
+def test_fetch_long_failure_fails_entry_by_entry(error: BaseException) -> None:
+    ring = Ring("a")
+    made, reading = encryptor(Ring("a"), "a"), decryptor(ring)
+    made.renew()
+    ring.error = error
+    first, second, third = (sealed(made) for _ in range(3))
+    with pytest.raises(CryptoError, match="'a'") as caught:
+        read(reading, *first)
+    assert "secret" not in str(caught.value) and len(ring.asked) == ATTEMPTS
+    # The next one asks itself: once, as the key reader has failed for long.
+    with pytest.raises(KeyWanted) as wanted:
+        reading.decrypt(*second)
+    assert reading.pause() == pytest.approx(PAUSE_SECONDS) and reading.learn(reading.fetch(wanted.value))
+    # Its failure is of no other entry, even where that comes before it.
+    with pytest.raises(KeyWanted):
+        reading.decrypt(*third)
+    with pytest.raises(CryptoError):
+        reading.decrypt(*second)
+    assert len(ring.asked) == ATTEMPTS + 1
+    ring.error = None
+    assert [read(reading, *each) for each in (third, second, first)] == [b"body"] * 3
+    assert len(ring.asked) == ATTEMPTS + 2
+
+
+def test_fetch_unanswered_key_may_fit() -> None:
+    class Half(Ring):
+        def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+            self.error = OSError("gone") if key_name == "a" else None
+            return super().get_private_key(key_name, metadata)
+
+    made = encryptor(Ring("a", "b"), "a", "b")
+    made.renew()
+    assert read(decryptor(Half("b")), *sealed(made)) == b"body"
+    # Of the second one it is known that there is none: the first one is asked for again.
+    ring = Half()
+    with pytest.raises(CryptoError, match="'a': the key reader raised OSError; 'b': no such key"):
+        read(decryptor(ring), *sealed(made))
+    assert ring.asked == ["a", "b"] * ATTEMPTS
 
 
 def test_fetch_failure_told_in_time_not_told_late() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pulsar_native.schema as ours
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.schema import AutoConsumeSchema, AutoProduceBytesSchema, GenericRecord, InvalidRecord, KeyValue
 from pulsar_native.schema.versions import VersionedDecoder
 
@@ -44,6 +44,25 @@ def test_messages_without_a_schema_are_bytes() -> None:
     assert following(AVRO).decode_versioned(b"\xff", None) == b"\xff"
     assert AutoConsumeSchema().decode(b"\xff", VERSION) == b"\xff", "bound to no topic"
     assert following(AVRO).decode_separated(None, None, VERSION) is None
+
+
+def test_null_messages_need_no_schema() -> None:
+    def gone(version: bytes) -> ours.SchemaInfo:
+        raise InvalidRecord("is no longer in the registry")
+
+    forgetful = AutoConsumeSchema().with_writer_schemas(gone)
+    protobuf = ours.SchemaInfo("p", ours.SchemaType.PROTOBUF, "{}")
+    undecodable = AutoConsumeSchema().with_writer_schemas(lambda version: protobuf)
+    for schema in (forgetful, undecodable, following(AVRO)):
+        for key in (None, b"k"):
+            assert schema.decode_separated(key, None, VERSION) is None
+    for schema in (forgetful, undecodable):
+        with pytest.raises(PulsarException):
+            schema.decode_separated(b"k", b"\x02", VERSION)
+    # A key that is part of the value is decoded.
+    separated = ours.KeyValueSchema(ours.StringSchema(), AVRO, ours.KeyValueEncodingType.SEPARATED)
+    assert following(separated).decode_separated(b"k", None, VERSION) == KeyValue("k", None)
+    assert following(separated).decode_separated(None, None, VERSION) == KeyValue(None, None)
 
 
 def test_a_version_is_looked_at_once() -> None:

@@ -61,7 +61,10 @@ class UndecodableEntries:
         return self._key_task is not None
 
     def fetch_key(self, wanted: KeyWanted) -> None:
-        """Have a private key read in another thread; deliveries wait in order meanwhile."""
+        """Have a private key read in another thread; deliveries wait in order meanwhile.
+
+        A key reader that cannot answer is asked again after a pause: see `protocol.data_keys`.
+        """
         self._context.engine.call(self._begin_fetch, wanted)
 
     def _begin_fetch(self, wanted: KeyWanted) -> None:
@@ -69,9 +72,12 @@ class UndecodableEntries:
             self._key_task = self._context.engine.spawn(self._fetch(wanted))
 
     async def _fetch(self, wanted: KeyWanted) -> None:
-        fetched = await to_plugin_thread(self.decryptor.fetch, wanted)
-        with self._context.lock:
-            self.decryptor.learn(fetched)
+        is_learned = False
+        while not is_learned:
+            await asyncio.sleep(self.decryptor.pause())
+            fetched = await to_plugin_thread(self.decryptor.fetch, wanted)
+            with self._context.lock:
+                is_learned = self.decryptor.learn(fetched)
         self._on_key_fetched()
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.loop import Engine, to_plugin_thread
 from pulsar_native.enums import ProducerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError
+from pulsar_native.protocol import data_keys
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.topic import TopicName
 
@@ -38,14 +39,23 @@ class KeyRenewal:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Create the first data key; raises `CryptoError` when that fails, unless the failure action is SEND."""
-        try:
-            await to_plugin_thread(self.encryptor.renew)
-        except CryptoError as error:
-            error.topic = self._topic.full
-            if self.encryptor.action is not ProducerCryptoFailureAction.SEND:
-                raise
-            _log.warning("Messages to %s are sent unencrypted (crypto_failure_action=SEND): %s", *_of(error))
+        """Create the first data key; raises `CryptoError` when that fails, unless the failure action is SEND.
+
+        With SEND the key reader is asked several times first: a short failure has no message sent in plain text.
+        """
+        is_send = self.encryptor.action is ProducerCryptoFailureAction.SEND
+        for attempts_left in reversed(range(data_keys.ATTEMPTS if is_send else 1)):
+            try:
+                await to_plugin_thread(self.encryptor.renew)
+                break
+            except CryptoError as error:
+                error.topic = self._topic.full
+                if not is_send:
+                    raise
+                if attempts_left:
+                    await asyncio.sleep(data_keys.PAUSE_SECONDS)
+                else:
+                    _log.warning("Messages to %s are sent unencrypted (crypto_failure_action=SEND): %s", *_of(error))
         self._task = self._engine.spawn(self._renew())
 
     async def _renew(self) -> None:

@@ -7,13 +7,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from pulsar_native.config import ConsumerConfig
-from pulsar_native.crypto import CryptoKeyReader, EncryptionKey, EncryptionKeyInfo
+from pulsar_native.crypto import CryptoKeyReader, DefaultCryptoKeyReader, EncryptionKey, EncryptionKeyInfo
+from pulsar_native.engine.consumer import undecodable
 from pulsar_native.engine.consumer.chunk_assembler import assembly_of
 from pulsar_native.engine.consumer.undecodable import UndecodableEntries
 from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol import data_keys
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import Corrupt, Delivery, Undecryptable
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -97,17 +101,39 @@ def test_undecryptable_left_for_redelivery() -> None:
 async def test_private_key_fetched_outside_the_lock() -> None:
     threads: list[str] = []
 
-    class NoKeys(CryptoKeyReader):
+    class NoKeys(DefaultCryptoKeyReader):
         def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
             threads.append(threading.current_thread().name)
             return super().get_private_key(key_name, metadata)
 
-    handler = Handler(crypto_key_reader=NoKeys("", ""))
+    handler = Handler(crypto_key_reader=NoKeys())
     handler.entries.fetch_key(KeyWanted([EncryptionKey("a", b"", {})]))
     assert handler.entries.is_fetching_key
     await until(lambda: handler.fetched)
     assert handler.fetched == 1
     assert len(threads) == 1 and threads[0].startswith("pulsar-native-plugin")
+
+
+async def test_private_key_asked_for_again_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key reader that fails is asked again while deliveries wait, after a pause each time."""
+    events: list[float | str] = []
+
+    class Failing(CryptoKeyReader):
+        def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+            events.append(key_name)
+            return super().get_private_key(key_name, metadata)
+
+    async def sleep(seconds: float) -> None:
+        events.append(seconds)
+
+    handler = Handler(crypto_key_reader=Failing("", "/missing"))
+    monkeypatch.setattr(handler.entries.decryptor, "_clock", lambda: 0.0)
+    monkeypatch.setattr(undecodable.asyncio, "sleep", sleep)
+    task = handler.entries._fetch(KeyWanted([EncryptionKey("a", b"", {})]))
+    await task
+    # Told once, in the end: nothing of what waits is decoded in between.
+    assert handler.fetched == 1
+    assert events == [0.0, "a", *[data_keys.PAUSE_SECONDS, "a"] * (data_keys.ATTEMPTS - 1)]
 
 
 async def test_private_key_of_closed_consumer_not_fetched() -> None:

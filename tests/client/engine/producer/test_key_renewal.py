@@ -76,7 +76,8 @@ async def test_key_renewal_in_time_off_loop(public: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.asyncio
 async def test_key_renewal_first_key_fails(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_keys, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(data_keys, "UNENCRYPTED_SECONDS", 0.02)
+    monkeypatch.setattr(data_keys, "PAUSE_SECONDS", 0.0)
     moved = public.rename(public.with_suffix(".later"))
     reader = Noting(public)
     with pytest.raises(CryptoError, match=r"a\.pub") as caught:
@@ -89,6 +90,28 @@ async def test_key_renewal_first_key_fails(public: Path, monkeypatch: pytest.Mon
     moved.rename(public)
     await until(lambda: wrapped(made))
     made.stop()
+
+
+@pytest.mark.asyncio
+async def test_key_renewal_send_asks_again_before_plain_text(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_keys, "PAUSE_SECONDS", 0.0)
+
+    class Flaky(Noting):
+        def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+            info = super().get_public_key(key_name, metadata)
+            if len(self.threads) < data_keys.ATTEMPTS:
+                raise OSError("gone")
+            return info
+
+    made = renewal(Flaky(public), crypto_failure_action=ProducerCryptoFailureAction.SEND)
+    await made.start()
+    assert wrapped(made)
+    made.stop()
+    # A producer that fails says so at once.
+    reader = Flaky(public)
+    with pytest.raises(CryptoError, match="OSError"):
+        await renewal(reader).start()
+    assert len(reader.threads) == 1
 
 
 @pytest.mark.asyncio
