@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.jobs import validation
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -90,7 +92,20 @@ def error_text(error: object) -> str:
 
 
 def storage_path(text: str) -> Any:
-    """Return Airflow's ObjectStoragePath of a path or URL."""
+    """Return Airflow's ObjectStoragePath of a path or URL; raises ValueError for one that Airflow cannot open.
+
+    May block for the connection of the storage.
+    """
     from airflow.sdk import ObjectStoragePath
 
-    return ObjectStoragePath(text)
+    if text.startswith("file:") and not text.startswith("file:///"):
+        validation.refuse(f"{text!r} names no file in full: write file:///folder/name, or the path alone")
+    try:
+        path = ObjectStoragePath(text)
+        # Airflow asks for it when a file is opened, where this would be an error of the file.
+        path.fs  # noqa: B018
+    except ValueError as error:
+        validation.refuse(
+            f"{text!r} cannot be opened: {error}. Check the scheme, and install the Airflow provider of that storage"
+        )
+    return path

@@ -9,20 +9,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_pulsar.context import redacted
 from pulsar_native.jobs.failures import explain, is_permanent
 from pulsar_native.jobs.validation import InvalidValue
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from jinja2 import Environment
 
 
 class ArgumentRefused(AirflowFailException, ValueError):
     """Raised when an argument is wrong, also once its template or the result of another task is rendered."""
 
 
-class CheckedConstructor:
-    """Base of operators and sensors: their constructors raise `ArgumentRefused` for a wrong argument.
+class CheckedArguments:
+    """Base of operators and sensors: a wrong argument and an undefined template raise `ArgumentRefused`.
 
     The worker calls the constructor of a mapped task, with what it was expanded over, and Airflow tries a task again
     after any other ValueError.
@@ -34,6 +39,24 @@ class CheckedConstructor:
         if constructor is not None:
             # Airflow, too, wraps the constructor of each class, afterwards.
             cls.__init__ = _refusing(constructor)  # type: ignore[method-assign]
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Render a template, also one within a list or a dict; raise `ArgumentRefused` for one that is undefined.
+
+        Native rendering returns what is undefined as an object, which can be iterated like an empty list.
+        """
+        from jinja2 import Undefined
+
+        rendered = super().render_template(content, context, jinja_env, seen_oids)  # type: ignore[misc]  # Airflow's
+        if isinstance(rendered, Undefined):
+            raise ArgumentRefused(redacted(f"the template {content!r} is undefined: {rendered._undefined_message}"))
+        return rendered
 
 
 def _refusing(constructor: Callable[..., None]) -> Callable[..., None]:

@@ -1,8 +1,8 @@
 """Client of one task try: opened when needed, dropped at once after a kill, a time-out or a failure.
 
-Invariants: a kill is never lost. Before `open` it makes `open` raise, afterwards `killed` is True until the block ends.
-The end of the block waits for the broker only without an exception: Airflow's execution time-out is an exception inside
-`execute`, and every second in `finally` delays it.
+Invariants: a kill is never lost. Before `open` it makes `open` raise, afterwards `killed` is True until the block ends;
+after it a kill means nothing. The end of the block waits for the broker only without an exception: Airflow's execution
+time-out is an exception inside `execute`, and every second in `finally` delays it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TaskClient:
 
     def __init__(self) -> None:
         self._client: Client | None = None
-        self._killed = False
+        self._killed = self._ended = False
 
     @property
     def killed(self) -> bool:
@@ -60,18 +60,24 @@ class TaskClient:
 
     def kill(self) -> None:
         """Drop the connections, so that the broker redelivers unacknowledged messages; does not wait."""
+        if self._ended:
+            # Airflow kills a task after its time-out, too, when the block has ended: the next try is another one.
+            return
         self._killed = True
         client = self._client
         if client is not None:
             threading.Thread(target=_drop, args=(client,), name="pulsar-on-kill", daemon=True).start()
 
     def __enter__(self) -> Self:
+        self._ended = False
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         client, self._client = self._client, None
+        # A kill from here on is ignored; one before is read in the next line.
+        self._ended = True
         killed, self._killed = self._killed, False
         if client is None:
             return

@@ -21,7 +21,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar.decorators._signature import original, without_parameters
-from airflow_provider_pulsar.exceptions import CheckedConstructor
+from airflow_provider_pulsar.exceptions import CheckedArguments
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
 from airflow_provider_pulsar.task_client import TaskKilled
@@ -44,7 +44,7 @@ _KILL_SECONDS = 4.0
 GIVEN = ("spark", "pulsar")
 
 
-class _SparkDecoratedOperator(CheckedConstructor, DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
+class _SparkDecoratedOperator(CheckedArguments, DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
     """PySparkOperator that also gives its function the options of a Pulsar connection."""
 
     template_fields: Sequence[str] = tuple(

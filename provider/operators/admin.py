@@ -20,7 +20,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar.arguments import Given, expanded_names
-from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
+from airflow_provider_pulsar.exceptions import CheckedArguments, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState, cycle_of
 from pulsar_native.jobs import validation
@@ -45,7 +45,7 @@ _DONE_BEFORE = "%s: an earlier try has done it"
 _WRONG_FOR_GOOD = re.compile(r"""["']-partition-["']|for a partition""")
 
 
-class _AdminOperator(CheckedConstructor, BaseOperator):
+class _AdminOperator(CheckedArguments, BaseOperator):
     """One request, or a few, of the admin interface about one topic."""
 
     template_fields: Sequence[str] = ("topic",)

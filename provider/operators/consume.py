@@ -21,7 +21,7 @@ from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
 from airflow_provider_pulsar.cut_notes import cut_entries, cut_notes, push_cut
-from airflow_provider_pulsar.exceptions import CheckedConstructor, failure, staged
+from airflow_provider_pulsar.exceptions import CheckedArguments, failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
     from pulsar_native.jobs.part_files import PartLimits
 
+# Readers would unpack such a file by its name.
+_PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".lz4")
+_UNPACKED = "end it in .jsonl, or in .parquet, which is compressed inside"
 # Options of the job that no template can change; decode and format have other defaults here.
 _PLAIN = (
     *("subscription_type", "initial_position", "if_exists", "on_error", "max_errors"),
@@ -51,7 +54,7 @@ FAILURE_KEY = "consume_failure"
 """The XCom of a failed try: what it had received, and whether anything was acknowledged."""
 
 
-class ConsumeBatchOperator(LineageMethods, CheckedConstructor, BaseOperator):
+class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
     """Consume a bounded batch of messages of a subscription, write it as JSONL or Parquet, and acknowledge it.
 
     Acknowledged messages are in the output, one batch per run. A try that fails before its batch is recorded
@@ -84,8 +87,9 @@ class ConsumeBatchOperator(LineageMethods, CheckedConstructor, BaseOperator):
         broker keeps them for other consumers or for later. Default 10, at least 0.1.
     :param decode: auto (default: by the schema each message was published with; text or base64 without one), json,
         text, or bytes (base64). Not for Parquet, which holds payloads as they were published.
-    :param path: the file, local or a URL that ObjectStoragePath knows. None (default) needs `inline` or
-        `process_message`; the batch is then remembered as long as Airflow keeps the task's state. Templated.
+    :param path: the file, local or a URL that ObjectStoragePath knows, not the name of a packed file (.gz, .zip). None
+        (default) needs `inline` or `process_message`; the batch is then remembered as long as Airflow keeps the task's
+        state. Templated.
     :param format: jsonl or parquet; by default Parquet for a path that ends in .parquet, else JSONL. Parquet has the
         columns of the Spark source (value, __key, __topic, __messageId, __publishTime, __eventTime,
         __messageProperties, __partition, __sequenceId, __producerName, __ledgerId, __entryId, __batchIndex,
@@ -298,6 +302,8 @@ class ConsumeBatchOperator(LineageMethods, CheckedConstructor, BaseOperator):
 
     def _format(self) -> str:
         """Return the format of the output, whose path may be a template when the DAG is parsed."""
+        if isinstance(self.path, str) and self.path.lower().endswith(_PACKED):
+            validation.refuse(f"path={self.path!r} is the name of a packed file, and the output is none: {_UNPACKED}")
         chosen = format_of(self.path, self.format)
         if chosen == "parquet":
             if self.path is None:
@@ -347,7 +353,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedConstructor, BaseOperator):
 
         self._given.check(self)
         if self.path is not None:
-            validation.text("path", self.path)
+            storage_path(validation.text("path", self.path))
         for name in ("dead_letter_topic", "retry_letter_topic"):
             if getattr(self, name) not in (None, ""):
                 validation.text(name, getattr(self, name))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
+from airflow_provider_pulsar.exceptions import CheckedArguments, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.operators.admin import requested
 from pulsar_native.jobs import validation
@@ -32,7 +32,7 @@ REMOVE = "remove"
 """Value of a policy that removes what is set, so that the level above applies."""
 
 
-class PulsarSetPoliciesOperator(CheckedConstructor, BaseOperator):
+class PulsarSetPoliciesOperator(CheckedArguments, BaseOperator):
     """Set retention, message TTL, backlog quotas and deduplication of a topic or a namespace, and wait until they hold.
 
     What is left out stays as it is; "remove" removes what is set, so that the level above applies. Numbers are whole.

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
@@ -27,7 +27,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_pulsar.arguments import Given
 from airflow_provider_pulsar.context import TaskIdentity, call_with_context, redacted, storage_path
-from airflow_provider_pulsar.exceptions import CheckedConstructor, failure, staged
+from airflow_provider_pulsar.exceptions import CheckedArguments, failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
@@ -76,7 +76,7 @@ class PublishNotRepeatable(PublishFailed, AirflowFailException):
     """Raised when not every message was stored and a retry cannot store the rest."""
 
 
-class PublishOperator(LineageMethods, CheckedConstructor, BaseOperator):
+class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
     """Publish messages to a topic and return a manifest of what the broker stored.
 
     A wrong argument raises ValueError when the DAG file is parsed, or before anything is sent if a template, a file or
@@ -152,6 +152,8 @@ class PublishOperator(LineageMethods, CheckedConstructor, BaseOperator):
         *("identity", "create_subscription", "encryption_keys"),
     )
     template_fields_renderers = {"messages": "json", "op_kwargs": "json", "schema_definition": "json"}  # noqa: RUF012
+    # Optional arguments that may be empty, but not None, once they are given.
+    _mappings: ClassVar[Sequence[str]] = ("properties", "op_kwargs")
     ui_color = "#d5e8fb"
     operator_extra_links = (PulsarTopicLink(),)
 
@@ -222,7 +224,7 @@ class PublishOperator(LineageMethods, CheckedConstructor, BaseOperator):
         self._given = Given(
             self,
             *("file", "schema_definition", "identity", "create_subscription", "encryption_keys"),
-            mappings=("properties", "op_kwargs"),
+            mappings=self._mappings,
         )
         self._check_plain()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar import credentials_file
-from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
+from airflow_provider_pulsar.exceptions import CheckedArguments, staged
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.hooks.spark_rest import NOT_FOUND
 from airflow_provider_pulsar.hooks.spark_submit import PulsarSparkSubmitHook
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
 
-class PulsarSparkSubmitMixin(CheckedConstructor, SparkSubmitOperator):
+class PulsarSparkSubmitMixin(CheckedArguments, SparkSubmitOperator):
     """Give the application of a SparkSubmit operator a Pulsar connection.
 
     Name it before the operator, which may be SparkSubmitOperator or any class derived from it, with a hook of its own

@@ -31,7 +31,7 @@ from airflow.sdk.exceptions import (
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pulsar.arguments import Given
-from airflow_provider_pulsar.exceptions import CheckedConstructor, staged
+from airflow_provider_pulsar.exceptions import CheckedArguments, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.triggers.watching import GRACE_SECONDS
 from pulsar_native.jobs import validation
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 _STOP_SECONDS = 2
 
 
-class WatchingSensor(CheckedConstructor, BaseSensorOperator):
+class WatchingSensor(CheckedArguments, BaseSensorOperator):
     """Wait until a condition holds; a subclass has the condition.
 
     :param deferrable: wait in the triggerer.

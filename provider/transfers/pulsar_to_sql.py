@@ -69,7 +69,8 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
     :param columns: the columns to fill: a list of names, each of a field of the value, or a dict of column to source.
         A source is a field ("city"), a field of a field ("address.city"), or one of __key, __topic, __messageId,
         __publishTime, __eventTime, __producerName, __sequenceId, __messageProperties (as JSON),
-        __messageProperties.NAME and __value. Objects and arrays are stored as JSON.
+        __messageProperties.NAME and __value. Objects and arrays are stored as JSON. A payload without a schema is
+        stored as text, and is a failed message where it is not UTF-8; with decode="bytes" all are stored as bytes.
     :param allow_missing: make a field that a value lacks NULL. Default False: the message fails, by `on_error`.
     :param replace: replace rows of the same key, by the dialect of the database (ON CONFLICT, REPLACE, MERGE). Default
         False.
@@ -207,9 +208,11 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
             self.columns, allow_missing=self.allow_missing, decodes_values=settings.decode == "auto"
         )
         names, dialect = list(mapping.columns), database.dialect
-        more = {} if self.replace_index is None else {"replace_index": self.replace_index}
+        more: dict[str, Any] = {} if self.replace_index is None else {"replace_index": self.replace_index}
 
         def statement(row: Sequence[Any]) -> str:
+            if self.replace and not more and getattr(dialect, "name", None) == "postgresql":
+                more["replace_index"] = _primary_key(connection, self.table)
             generate: Callable[..., str] = dialect.generate_replace_sql if self.replace else dialect.generate_insert_sql
             return generate(self.table, row, names, **more)
 
@@ -261,6 +264,25 @@ class _CommittingState:
     def delete(self) -> None:
         """Delete the stored object."""
         self._state.delete()
+
+
+def _primary_key(connection: Any, table: str) -> list[str]:
+    """Return the columns of a PostgreSQL table's primary key, quoted where needed; empty without one.
+
+    Airflow's dialect finds it only for a plain name with its schema. PostgreSQL reads the name here as in the INSERT.
+    """
+    from pulsar_native.jobs.sql_rows import row_values
+
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(
+            "SELECT quote_ident(a.attname) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
+            "AND a.attnum = ANY(i.indkey) WHERE i.indisprimary AND i.indrelid = to_regclass(%s)",
+            (table,),
+        )
+        found = [row_values(row)[0] for row in cursor.fetchall()]
+    # The transaction of the rows begins with their savepoint.
+    connection.rollback()
+    return found
 
 
 def _transactional(database: DbApiHook) -> Any:

@@ -5,8 +5,8 @@ The publication is `PublishOperator`'s, with all of its rules; the query's rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from airflow_provider_pulsar.transfers._arguments import inherited_fields, refuse_excluded
@@ -27,7 +27,8 @@ class SqlToPulsarOperator(PublishOperator):
     Rows are streamed: with a server-side cursor of psycopg2, psycopg, MySQLdb and pymysql, and by the driver's usual
     cursor elsewhere. A row is a dict by column name. Without a schema it is published as JSON (times and durations in
     ISO-8601, decimals, UUIDs and network addresses as text; bytes, NaN and infinity are refused: convert them in sql);
-    `schema` and `schema_definition` give it types. psycopg2 itself returns an infinite date as 9999-12-31 and the time
+    `schema` and `schema_definition` give it types. PostgreSQL's drivers count the month of an interval as 30 days and
+    the year as 365: cast such an interval to text. psycopg2 itself returns an infinite date as 9999-12-31 and the time
     24:00 as 00:00, where psycopg raises.
 
     With deduplication a retry stores each row once, as long as the query returns the same rows in the same order: use
@@ -38,7 +39,8 @@ class SqlToPulsarOperator(PublishOperator):
         declares a cursor for it, so there it is a SELECT, VALUES or TABLE that changes nothing. Templated.
     :param sql_conn_id: the connection of the database, of any type whose hook is a DbApiHook.
     :param topic: the topic, in any spelling. Templated.
-    :param parameters: parameters of the statement, in the style of its driver. Default none. Templated.
+    :param parameters: parameters of the statement, in the style of its driver: a list of values, or a dict by name.
+        Default none. Templated.
     :param sql_hook_params: arguments of the hook, for instance {"schema": "sales"}. Default none.
     :param fetch_size: rows fetched from the database at once, from 1. Default 5000.
     :param kwargs: the other parameters of `PublishOperator` (key_field, event_time_field, property_fields, schema,
@@ -53,6 +55,7 @@ class SqlToPulsarOperator(PublishOperator):
         *inherited_fields(PublishOperator.template_fields, _NOT_OURS),
         *("sql", "parameters"),
     )
+    _mappings: ClassVar[Sequence[str]] = (*PublishOperator._mappings, "parameters")
     template_ext: Sequence[str] = (".sql",)
     template_fields_renderers = {"sql": "sql", "parameters": "json", "schema_definition": "json"}  # noqa: RUF012
 
@@ -62,7 +65,7 @@ class SqlToPulsarOperator(PublishOperator):
         sql: str,
         sql_conn_id: str,
         topic: str,
-        parameters: Iterable[Any] | Mapping[str, Any] | None = None,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
         sql_hook_params: Mapping[str, Any] | None = None,
         fetch_size: int = FETCH_SIZE,
         **kwargs: Any,
@@ -84,7 +87,7 @@ class SqlToPulsarOperator(PublishOperator):
     def _source(self, context: Context) -> Source:
         from airflow_provider_pulsar.transfers._db_hook import db_hook, report_query
 
-        sql, parameters = validation.text("sql", self.sql), self.parameters
+        sql, parameters = validation.text("sql", self.sql), self._parameters()
         hook = db_hook(self.sql_conn_id, self.sql_hook_params)
 
         def connect() -> Any:
@@ -95,7 +98,19 @@ class SqlToPulsarOperator(PublishOperator):
                 hook.set_autocommit(connection, False)
             return connection
 
-        return query_source(connect, sql, parameters, fetch_size=self.fetch_size)  # type: ignore[arg-type]
+        return query_source(connect, sql, parameters, fetch_size=self.fetch_size)
+
+    def _parameters(self) -> Sequence[Any] | Mapping[str, Any] | None:
+        given = self.parameters
+        if given is None or isinstance(given, Mapping):
+            return given
+        if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
+            validation.refuse(
+                f"parameters must be a list of values, or a dict by name, not {type(given).__name__}; a template of "
+                "the whole renders to a text unless its DAG has render_template_as_native_obj=True"
+            )
+        # Drivers know no other kinds, such as the results of a mapped task.
+        return given if isinstance(given, list) else tuple(given)
 
     def _openlineage(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_pulsar import openlineage

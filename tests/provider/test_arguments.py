@@ -11,6 +11,8 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
+from jinja2 import StrictUndefined
+from jinja2.nativetypes import NativeEnvironment
 
 from airflow_provider_pulsar.decorators.consume import _ConsumeDecoratedOperator
 from airflow_provider_pulsar.decorators.publish import _PublishDecoratedOperator
@@ -75,6 +77,7 @@ TABLE = {"subscription": "s", "table": "t", "columns": ["a"]}
         (PublishOperator, {"messages": ["a"], "op_kwargs": TEMPLATE}, "op_kwargs", None),
         (PublishOperator, {"messages": ["a"], "op_kwargs": TEMPLATE}, "op_kwargs", 7),
         (SqlToPulsarOperator, {**SQL, "sql": "SELECT 1", "properties": TEMPLATE}, "properties", None),
+        (SqlToPulsarOperator, {**SQL, "sql": "SELECT 1", "parameters": TEMPLATE}, "parameters", None),
         (_PublishDecoratedOperator, {"python_callable": list, "properties": TEMPLATE}, "properties", None),
         (PulsarCreateTopicOperator, {}, "topic", None),
         (PulsarResetCursorOperator, {"subscription": "s", "position": TEMPLATE}, "position", "foo"),
@@ -85,7 +88,7 @@ TABLE = {"subscription": "s", "table": "t", "columns": ["a"]}
     ids=[
         *("limit", "process", "messages-none", "messages-number", "message"),
         *("properties-none", "properties-empty", "properties-number", "op-kwargs-none", "op-kwargs-number"),
-        *("sql-properties", "decorator-properties", "topic"),
+        *("sql-properties", "sql-parameters", "decorator-properties", "topic"),
         *("position", "policies", "commits", "sensor"),
     ],
 )
@@ -172,6 +175,37 @@ def test_mapped_wrong_argument_fails_in_one_try(airflow_home: Path) -> None:
     )
     tried = {ti.task_id: (str(ti.state), ti.try_number) for ti in dag.test().get_task_instances() if ti.map_index >= 0}
     assert tried == dict.fromkeys(("publish", "wait", "match", "take"), ("failed", 1))
+
+
+def test_undefined_native_template_fails_in_one_try(airflow_home: Path) -> None:
+    """What is undefined can be iterated: as `messages` it was an empty list, and as a part of one a message."""
+    dag = dag_in(
+        airflow_home,
+        "native_undefined",
+        """
+        dag.render_template_as_native_obj = True
+        tries = dict(topic="t", retries=2, retry_delay=datetime.timedelta(0))
+        PublishOperator(task_id="messages", messages="{{ params.typo }}", **tries)
+        PublishOperator(task_id="part", messages=["a", {"n": "{{ params.typo }}"}], **tries)
+        MessageSensor(task_id="match", subscription="s", match={"key": "{{ params.typo }}"}, **tries)
+        ConsumeBatchOperator(task_id="path", subscription="s", path="{{ params.typo }}", **tries)
+        PulsarSparkLoadOperator(task_id="load", output_path="{{ params.typo }}", since="last_success", **tries)
+        """,
+    )
+    tried = {ti.task_id: (str(ti.state), ti.try_number) for ti in dag.test().get_task_instances()}
+    assert tried == dict.fromkeys(("messages", "part", "match", "path", "load"), ("failed", 1))
+
+
+def test_undefined_template_names_what_is_missing() -> None:
+    env = NativeEnvironment(undefined=StrictUndefined)
+    made = PublishOperator(
+        task_id="a_task", topic="t", messages="{{ params.typo }}", render_template_as_native_obj=True
+    )
+    with pytest.raises(ArgumentRefused, match=r"params\.typo }}' is undefined: 'dict object' has no attribute 'typo'"):
+        made.render_template_fields({"params": {}}, env)  # type: ignore[typeddict-item]
+    made.messages = "{{ params.typo | default([1]) }}"
+    made.render_template_fields({"params": {}}, env)  # type: ignore[typeddict-item]
+    assert made.messages == [1]
 
 
 def test_publish_callable_value_error_is_retried(connection: Callable[..., str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pulsar_native.jobs.failures import JobFailed, JobRefused
 from pulsar_native.jobs.output import (
+    NotJson,
     PathFactory,
     create_json,
     is_there,
@@ -108,7 +109,7 @@ class BatchOutput:
     def _read(self, path: str) -> Note | None:
         try:
             return read_json(manifest_path(path), self._open_path)
-        except ValueError as error:
+        except NotJson as error:
             raise OutputExists(
                 f"{manifest_path(path)} cannot be used as the manifest of a batch ({error}): remove it, or choose "
                 "another path"

@@ -202,17 +202,23 @@ def is_there(path: str, open_path: PathFactory = local_path) -> bool:
     return True
 
 
+class NotJson(validation.InvalidValue):
+    """Raised when a file holds something else than a JSON object."""
+
+
 def read_json(path: str, open_path: PathFactory = local_path) -> dict[str, Any] | None:
-    """Return the JSON object of a file, None if there is none; raises ValueError for other content."""
+    """Return the JSON object of a file, None if there is none; raises `NotJson` for other content."""
     try:
         with open_path(path).open("rb") as file:
-            found = json.loads(file.read())
+            data = file.read()
     except FileNotFoundError:
         return None
+    try:
+        found = json.loads(data)
     except ValueError as error:
-        validation.refuse(f"{path} is not JSON: {error}")
+        raise NotJson(f"{path} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        validation.refuse(f"{path} holds no JSON object")
+        raise NotJson(f"{path} holds no JSON object")
     return found
 
 

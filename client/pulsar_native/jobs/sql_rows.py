@@ -46,6 +46,18 @@ def is_row_error(error: Exception) -> bool:
     return bool(names & _ROW_ERRORS) or (isinstance(state, str) and state.startswith(_ROW_STATES))
 
 
+def interruption_behind(error: BaseException) -> BaseException | None:
+    """Return what interrupted a statement (a time-out, Ctrl-C) where the driver's clean-up raised an error instead."""
+    seen: set[int] = set()
+    context = error.__context__
+    while context is not None and id(context) not in seen:
+        if not isinstance(context, Exception):
+            return context
+        seen.add(id(context))
+        context = context.__context__
+    return None
+
+
 class Savepoints:
     """Savepoints of a connection without autocommit: what a failed statement has changed is undone alone.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, OutputTaken
 from pulsar_native.jobs.failures import JobFailed
-from pulsar_native.jobs.sql_rows import Savepoints, insert_many, is_row_error, row_values
+from pulsar_native.jobs.sql_rows import Savepoints, insert_many, interruption_behind, is_row_error, row_values
 
 if TYPE_CHECKING:
     from pulsar_native import Message
@@ -90,12 +90,21 @@ class RowMapping:
     def row(self, message: Message, record: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the row of a message and its record; raises ValueError for a field that is missing."""
         value = record["value"]
-        if self.decodes_values and record["encoding"] == "json":
+        if record["encoding"] == "base64":
+            value = message.data()
+        elif self.decodes_values and record["encoding"] == "json":
             value = message.value()
-        return tuple(self._cell(source, message, record, value) for source in self.columns.values())
+        return tuple(self._cell(column, message, record, value) for column in self.columns)
 
-    def _cell(self, source: str, message: Message, record: Mapping[str, Any], value: Any) -> Any:
+    def _cell(self, column: str, message: Message, record: Mapping[str, Any], value: Any) -> Any:
+        source = self.columns[column]
         if source.startswith("__"):
+            if source == "__value" and self.decodes_values and isinstance(value, bytes):
+                # Other payloads are stored as text, and could be the text that stands for these bytes.
+                validation.refuse(
+                    f"the column {column!r} takes the value as text, and this payload is not UTF-8: decode='bytes' "
+                    "stores all payloads as bytes, in a column of bytes"
+                )
             return _metadata(source, message, record, value)
         if not isinstance(value, Mapping):
             kind = "null" if value is None else "text" if isinstance(value, str) else type(value).__name__
@@ -210,6 +219,8 @@ class SqlSink:
                 insert_many(self._connection, cursor, statement, rows)
             self._savepoints.release()
         except Exception as error:
+            if (interruption := interruption_behind(error)) is not None:
+                raise interruption from None
             if is_row_error(error) and self._undone():
                 return error
             raise self._failed(first, len(rows), error) from error

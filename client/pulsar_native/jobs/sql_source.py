@@ -19,6 +19,8 @@ from pulsar_native.jobs.sql_rows import drivers_of, row_values
 FETCH_SIZE = 5000
 """Default number of rows fetched at once."""
 _CURSOR_NAME = "pulsar_native"
+# What PostgreSQL reports for the last statement, the declaration of that cursor.
+_DECLARED = "DECLARE CURSOR"
 # Drivers whose usual cursor loads the whole result: the module with the class of their unbuffered cursor.
 _UNBUFFERED = {"MySQLdb": "MySQLdb.cursors", "pymysql": "pymysql.cursors"}
 
@@ -46,6 +48,7 @@ def _rows(connect: Callable[[], Any], sql: str, parameters: Any, fetch_size: int
     with closing(connect()) as connection, closing(streaming_cursor(connection)) as cursor:
         cursor.arraysize = fetch_size
         cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
+        _check_one_statement(connection, cursor)
         names: list[str] | None = None
         while True:
             # A named cursor of psycopg2 has a description after the first fetch only; without a result some drivers
@@ -61,6 +64,12 @@ def _rows(connect: Callable[[], Any], sql: str, parameters: Any, fetch_size: int
                 return
             for row in rows:
                 yield dict(zip(names, map(_plain, row_values(row)), strict=True))
+
+
+def _check_one_statement(connection: Any, cursor: Any) -> None:
+    """Raise where psycopg2 has run a second statement, whose rows its cursor does not have; other drivers refuse it."""
+    if "psycopg2" in drivers_of(connection) and cursor.statusmessage != _DECLARED:
+        validation.refuse("sql must be one statement: only the rows of the first one could be read")
 
 
 def _names(description: Sequence[Sequence[Any]]) -> list[str]:

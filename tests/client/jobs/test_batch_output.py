@@ -47,6 +47,14 @@ def test_one_of_many_runs_gets_a_place(mode: str, tmp_path: Path) -> None:
     assert not [each for each in path.parent.iterdir() if each.name.startswith(".")]
 
 
+def test_store_that_cannot_be_opened_is_no_manifest(tmp_path: Path) -> None:
+    def closed(path: str) -> Any:
+        raise ValueError("no file system")
+
+    with pytest.raises(ValueError, match=r"^no file system$"):
+        output(tmp_path / "a", open_path=closed).claim()
+
+
 def test_later_try_takes_over_and_earlier_one_notices(tmp_path: Path) -> None:
     earlier, later = output(tmp_path / "a"), output(tmp_path / "a")
     earlier.claim()

@@ -133,6 +133,15 @@ def test_read_json_of_other_content_raises(tmp_path: Path) -> None:
         read_json(str(tmp_path / "a"))
 
 
+def test_read_json_keeps_errors_of_the_store() -> None:
+    def closed(path: str) -> Any:
+        raise ValueError(f"{path}: no file system")
+
+    with pytest.raises(ValueError, match="s3://b/a: no file system") as failed:
+        read_json("s3://b/a", closed)
+    assert not isinstance(failed.value, output.NotJson)
+
+
 def test_create_json_one_of_many_writers(tmp_path: Path) -> None:
     path, won, ready = str(tmp_path / "deep" / "a"), [], threading.Barrier(8)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,18 @@ def test_mapping_dotted_field_name_comes_first() -> None:
     assert mapping.row(received(), record({"a.b": 1, "a": {"b": 2}})) == (1,)
 
 
+def test_mapping_payload_of_bytes_is_no_base64_text() -> None:
+    """It would be the same as that of the message "/wA="."""
+    given, packed = {"payload": "__value", "k": "__key"}, record("/wA=", encoding="base64")
+    every = RowMapping.of(given, decodes_values=False)
+    assert every.row(received(b"\xff\x00"), packed) == (b"\xff\x00", "k")
+    texts = RowMapping.of(given)
+    assert texts.row(received(b"/wA="), record("/wA=", encoding="text")) == ("/wA=", "k")
+    with pytest.raises(ValueError, match=r"column 'payload' .* not UTF-8: decode='bytes'"):
+        texts.row(received(b"\xff\x00"), packed)
+    assert RowMapping.of({"k": "__key"}).row(received(b"\xff\x00"), packed) == ("k",)
+
+
 def test_mapping_missing_field_raises_or_is_null() -> None:
     value = record({"city": "Ulm"})
     with pytest.raises(ValueError, match=r"no field 'citi'; .*'city'.*allow_missing=True makes it NULL"):
@@ -117,6 +130,31 @@ def test_sink_cells_are_the_drivers(connect: Connect) -> None:
     rows = sink(connect())
     found = [rows.row(received(), record({"id": value}))[0] for value in (1, None, b"x", [1, {"a": 2}], 1 + 2j)]
     assert found == [1, None, b"x", '[1, {"a": 2}]', "(1+2j)"]
+
+
+def test_sink_time_out_behind_drivers_error_passes(connect: Connect) -> None:
+    """As psycopg does it: the end of its pipeline raises while Airflow's time-out passes through."""
+
+    class TimedOut(BaseException):
+        pass
+
+    class Cursor(sqlite3.Cursor):
+        def executemany(self, *_: Any) -> Any:
+            try:
+                raise TimedOut
+            finally:
+                raise sqlite3.IntegrityError("cannot exit pipeline mode while busy")
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, *_: Any) -> Any:
+            return super().cursor(Cursor)
+
+    rejected = dict[int, Exception]()
+    with closing(sqlite3.connect(":memory:", factory=Connection)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+        with pytest.raises(TimedOut):
+            sink(connection).write([(1,), (2,)], rejected.setdefault)
+    assert rejected == {}
 
 
 @pytest.mark.parametrize("bad", [[], [0], [9], [0, 1, 2], [3, 4], list(range(10)), list(range(1, 9))])

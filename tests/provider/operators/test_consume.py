@@ -462,6 +462,8 @@ def generator(value: object) -> Iterator[object]:
         ({"inline": True, "process": generator}, "process is a generator function"),
         ({"process_message": generator}, "process_message is a generator function"),
         ({"inline": True, "idle_seconds": -1}, "idle_seconds"),
+        ({"path": "/x/{{ ds }}.jsonl.gz"}, "the name of a packed file"),
+        ({"path": "/x/a.ZIP"}, "the name of a packed file"),
     ],
 )
 def test_consume_wrong_arguments_raise_at_parsing(options: dict[str, Any], words: str) -> None:
@@ -488,11 +490,19 @@ def test_consume_wrong_arguments_raise_at_parsing(options: dict[str, Any], words
         ({"max_messages": float("inf")}, "max_messages must be a number"),
         ({"process": lambda: None}, r"process cannot be called with manifest, .*: .*unexpected keyword argument"),
         ({"process_message": lambda message, typo: None}, r"process_message cannot be .*: .* argument: 'typo'"),
+        ({"path": "/x/a.jsonl.gz"}, "the name of a packed file"),
+        ({"path": "smb://host/a.jsonl"}, "smb://host/a.jsonl' cannot be opened: .* scheme smb. .*install"),
+        ({"path": "nosuch://host/a.jsonl"}, "nosuch://host/a.jsonl' cannot be opened: .*. Check the scheme"),
+        ({"path": "file:a.jsonl"}, "file:a.jsonl' names no file in full"),
+        ({"path": "file://localhost/a.jsonl"}, "names no file in full: write file:///"),
     ],
 )
 def test_consume_wrong_templates_raise_before_subscribing(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, AirflowException), match=words):
-        consume(options.pop("topic", "t"), inline=True, **options).execute(context_of())
+        # As a template has rendered it.
+        made = consume(options.pop("topic", "t"), inline=True, **options | {"path": None})
+        made.path = options.get("path")
+        made.execute(context_of())
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,10 @@ def test_postgres_parameters_reach_the_query(shop: Shop, topic: NewTopic, broker
         ("SELECT 1 AS n, 2 AS n", "several columns named 'n'"),
         ("DELETE FROM orders", 'at or near "DELETE"'),
         ("SELECT colour FROM orders", 'column "colour" does not exist'),
+        ("SELECT id FROM orders; DELETE FROM orders", "one statement|multiple commands"),
+        ("SELECT id FROM orders; SELECT 2 AS id", "one statement|multiple commands"),
     ],
+    ids=["columns", "change", "column", "second-change", "second-select"],
 )
 def test_postgres_wrong_statement_publishes_nothing(
     sql: str, reason: str, shop: Shop, topic: NewTopic, broker: Broker
@@ -187,6 +190,15 @@ def test_postgres_wrong_statement_publishes_nothing(
         from_sql(name, sql).execute(context_of())
     assert values(broker, name) == []
     assert shop.rows("SELECT id FROM orders") == [1]
+
+
+@pytest.mark.parametrize(
+    "end", [";", " ;; ", "; -- that is all", " -- ; SELECT 2"], ids=["one", "two", "comment", "within-comment"]
+)
+def test_postgres_end_of_a_statement_is_no_second(end: str, shop: Shop, topic: NewTopic, broker: Broker) -> None:
+    name = topic()
+    from_sql(name, f"SELECT 'a;b' AS id{end}").execute(context_of())
+    assert values(broker, name) == [{"id": "a;b"}]
 
 
 def test_postgres_error_in_a_later_row_reports_stored(shop: Shop, topic: NewTopic, broker: Broker) -> None:
@@ -271,6 +283,23 @@ def test_postgres_avro_values_keep_their_types(shop: Shop, client: Client, topic
     ]
 
 
+def test_postgres_payloads_stay_as_they_are(shop: Shop, client: Client, topic: NewTopic) -> None:
+    shop.rows("CREATE TABLE t (data BYTEA); CREATE TABLE texts (data TEXT)")
+    payloads = [b"abc", b"\xff\x00", b"/wA=", b"\\x41", b"a\\000b", b""]
+    name = topic()
+    fill(client, name, payloads)
+    columns = {"data": "__value"}
+    to_sql(name, columns, table="t", decode="bytes").execute(context_of("one"))
+    assert [bytes(data) for data in shop.rows("SELECT data FROM t")] == payloads
+    # By default payloads are stored as text, where one that is none has no place.
+    options = {"table": "texts", "decode": "auto", "subscription": "texts", "on_error": "skip"}
+    manifest = to_sql(name, columns, **options).execute(context_of("two"))
+    assert shop.rows("SELECT data FROM texts") == ["abc", "/wA=", "\\x41", "a\\000b", ""]
+    (error,) = manifest["errors"]["messages"]
+    assert "the column 'data' takes the value as text" in error["error"]
+    assert error["id"]
+
+
 def test_postgres_rows_travel_and_come_back(shop: Shop, topic: NewTopic) -> None:
     shop.rows(
         "CREATE TABLE a AS SELECT n AS id, n / 7.0 AS amount, timestamptz '2026-01-01' + n * interval '1.5 s' AS at, "
@@ -299,6 +328,22 @@ def test_postgres_replace_keeps_the_last_of_a_key(
     assert manifest["rows"] == 10
     assert shop.rows("SELECT * FROM sales.t ORDER BY k") == [("0", 9, "kept"), ("1", 7, "own"), ("2", 8, "kept")]
     assert "acknowledged" in shop.rows("SELECT state FROM sales.batches")
+
+
+@pytest.mark.parametrize(
+    "table", ["t", "public.t", '"order"', '"Sales"."T.x"'], ids=["plain", "schema", "reserved", "mixed"]
+)
+@pytest.mark.parametrize("key", ["k", "user", '"Key"'], ids=["plain-key", "reserved-key", "mixed-key"])
+def test_postgres_replace_finds_the_primary_key(
+    table: str, key: str, shop: Shop, client: Client, topic: NewTopic
+) -> None:
+    """Of a table that the search path finds, and of names that must be quoted."""
+    column = f'"{key}"' if key == "user" else key
+    shop.rows(f'CREATE SCHEMA "Sales"; CREATE TABLE {table} ({column} TEXT PRIMARY KEY, n INTEGER)')
+    name = topic()
+    fill(client, name, [json.dumps({"k": str(n % 2), "n": n}) for n in range(4)])
+    to_sql(name, {key: "k", "n": "n"}, table=table, replace=True, rows_per_insert=1).execute(context_of())
+    assert shop.rows(f"SELECT {column}, n FROM {table} ORDER BY n") == [("0", 2), ("1", 3)]
 
 
 def test_postgres_replace_without_a_key_says_so(shop: Shop, client: Client, topic: NewTopic) -> None:

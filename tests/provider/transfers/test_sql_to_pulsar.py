@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import UserList
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_pulsar.exceptions import ArgumentRefused
 from airflow_provider_pulsar.operators.publish import PublishFailed
 from airflow_provider_pulsar.transfers.sql_to_pulsar import SqlToPulsarOperator
 from support.brokers import Broker, NewTopic
@@ -171,6 +173,21 @@ def test_sql_wrong_argument_raises(options: dict[str, Any], reason: str) -> None
     given: dict[str, Any] = {"task_id": "a", "topic": "t", "sql": "SELECT 1", "sql_conn_id": "shop"}
     with pytest.raises((ValueError, TypeError), match=reason):
         SqlToPulsarOperator(**given | options)
+
+
+@pytest.mark.parametrize("given", ["ada", b"x", 5, True, {1}, iter([1])], ids=lambda given: type(given).__name__)
+def test_sql_parameters_of_another_type_raise(given: Any, database: NewDatabase, topic: NewTopic) -> None:
+    """A text would be a sequence of characters for the driver."""
+    database(ORDERS)
+    with pytest.raises(ArgumentRefused, match=f"parameters must be .*, not {type(given).__name__};"):
+        transfer(topic(), "SELECT id FROM orders WHERE customer = ?", parameters=given).execute(context_of())
+
+
+@pytest.mark.parametrize("given", [["ada"], ("ada",), UserList(["ada"])], ids=["list", "tuple", "sequence"])
+def test_sql_parameters_may_be_any_sequence(given: Any, database: NewDatabase, topic: NewTopic) -> None:
+    database(ORDERS)
+    sql = "SELECT id FROM orders WHERE customer = ?"
+    assert transfer(topic(), sql, parameters=given).execute(context_of())["count"] == 2
 
 
 def test_sql_connection_of_another_type_raises(connection: Callable[..., str], topic: NewTopic) -> None:
