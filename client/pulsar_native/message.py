@@ -49,6 +49,7 @@ class EntryView(Protocol):
     def fields(self, meta_start: int, payload_start: int) -> SingleFields: ...
     def index_of(self, batch_index: int) -> int | None: ...
     def decode(self, data: bytes) -> Any: ...
+    def decode_separated(self, key: bytes | None, data: bytes | None) -> Any: ...
 
 
 class Message(MessageFields, Generic[T_co]):
@@ -65,7 +66,8 @@ class Message(MessageFields, Generic[T_co]):
         """Return the payload decoded by the consumer's schema, None for a null value.
 
         The type leaves None out; on topics with null values ask `has_null_value()` first. Raises what the schema raises
-        for bytes it cannot decode.
+        for bytes it cannot decode, and `InvalidRecord` for a message that is still encrypted, as the crypto failure
+        action CONSUME returns it; under the schema of bytes the encrypted bytes are the value.
         """
         value: Any = None if self._may_be_null() and self._single().null_value else self.entry.decode(self.data())
         return cast("T_co", value)
@@ -182,7 +184,7 @@ class KeyedMessage(Message[T_co]):
         fields: Any = self._single()
         key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
         data = None if fields.null_value else self.data()
-        return cast("T_co", self.entry.schema.decode_separated(key, data, self.entry.schema_version))
+        return cast("T_co", self.entry.decode_separated(key, data))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -163,6 +163,10 @@ class Client(NotPicklable):
         """Configuration of this client; picklable."""
         return self._config
 
+    def _is_of_parent(self) -> bool:
+        """Return whether the client was used before the process forked; one that was not is the child's own."""
+        return self._core is not None and self._generation != generation()
+
     def _check_process(self) -> None:
         """Raise for a client that was used before the process forked; one that was not is the child's own."""
         if self._core is None:
@@ -419,7 +423,8 @@ class Client(NotPicklable):
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
         Waits until the table has everything published so far. Partitions added later are included. The compacted topic
-        is read; of a non-persistent topic, only messages published from now on are. Raises as `create_reader` does.
+        is read; of a non-persistent topic, only messages published from now on are. A message that cannot be decrypted
+        is left out, with an ERROR in the log: its key keeps the value before. Raises as `create_reader` does.
 
         :param topic: the topic.
         :param subscription_name: name of the non-durable subscription. Default None: a generated one.
@@ -456,6 +461,7 @@ class Client(NotPicklable):
 
     def stats(self) -> ClientStats:
         """Return statistics of all producers and consumers. Does not block."""
+        self._check_process()
         return ClientStats() if self._core is None else self._core.stats()
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -553,6 +559,7 @@ class Client(NotPicklable):
 
         A later `close()` has no effect.
         """
+        self._check_process()
         if self._closed:
             return
         self._closed = self._is_shut_down = True
@@ -570,7 +577,8 @@ class Client(NotPicklable):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._closed:
+        # A child that was forked in the block has nothing to close, and its own exception or exit goes on.
+        if not self._closed and not self._is_of_parent():
             await self.close()
 
 

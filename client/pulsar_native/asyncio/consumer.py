@@ -153,6 +153,7 @@ class Receiving(Closeable, Generic[T_co]):
 
     def stats(self) -> ConsumerStats:
         """Return the statistics of this consumer or reader. Does not block."""
+        check_generation(self._generation)
         return of_consumer(self._inner)
 
     async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
@@ -178,10 +179,12 @@ class Receiving(Closeable, Generic[T_co]):
         Raises `Timeout` after the operation time-out, `OperationNotSupported` for a non-persistent topic, which stores
         none. (GET_LAST_MESSAGE_ID.)
         """
+        check_loop(self._generation, self._loop)
         return await self._inner.last_message_id()
 
     async def get_last_message_ids(self) -> list[MessageId]:
         """Return the id of the last message of every partition; raises as the method for one."""
+        check_loop(self._generation, self._loop)
         return await self._inner.last_message_ids()
 
     def has_reached_end_of_topic(self) -> bool:
@@ -288,6 +291,7 @@ class Consumer(Receiving[T_co]):
 
         :param message: a message or a message id. Raises `InvalidMessage` for another type.
         """
+        check_generation(self._generation)
         message_id = _validation.id_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
@@ -466,6 +470,7 @@ class Consumer(Receiving[T_co]):
         All messages up to the mark-delete position are acknowledged; if it is not below the last id, none is left to
         receive. Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID, consumer_mark_delete_position.)
         """
+        check_loop(self._generation, self._loop)
         return await self._inner.positions()
 
     def redeliver_unacknowledged_messages(self) -> None:
@@ -488,6 +493,7 @@ class Consumer(Receiving[T_co]):
             None: all.
         :param force: True deletes the subscription although other consumers are connected (PIP-313). Default False.
         """
+        check_loop(self._generation, self._loop)
         await self._inner.leave(topic, force=force)
 
     def pause(self, *, strict: bool = False) -> None:
@@ -576,6 +582,7 @@ class Reader(Receiving[T_co]):
         :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
             Default None: all.
         """
+        check_loop(self._generation, self._loop)
         import_pyarrow("arrow_batches")
         work = ArrowRangeReader(
             self._inner,

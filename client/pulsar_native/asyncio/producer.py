@@ -98,6 +98,7 @@ class Producer(Closeable, Generic[T_contra]):
 
     def stats(self) -> ProducerStats:
         """Return the producer's statistics. Does not block."""
+        check_generation(self._generation)
         return of_producer(self._inner)
 
     @overload

@@ -167,6 +167,7 @@ class PushConsumer(NotPicklable, Generic[T]):
 
     def stats(self) -> PushConsumerStats:
         """Return statistics since the start."""
+        check_generation(self._generation)
         return self._core.stats()
 
     async def shutdown(self, await_termination_millis: int | None = None) -> ShutdownReport:
@@ -192,7 +193,9 @@ class PushConsumer(NotPicklable, Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.shutdown()
+        # A forked child has nothing to shut down, and its own exception or exit goes on.
+        if self._generation == generation():
+            await self.shutdown()
 
 
 class _TaskDispatcher:

@@ -105,6 +105,8 @@ class TableView(Closeable, TableMapping[T_co]):
     async def refresh(self) -> None:
         """Wait until all messages published before this call are in the table.
 
+        Those that cannot be decrypted or read are left out, with an ERROR in the log.
+
         Raises `AlreadyClosed`, and `Timeout` if the broker does not answer.
         """
         check_generation(self._generation)

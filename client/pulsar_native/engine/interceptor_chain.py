@@ -5,6 +5,7 @@ Rules: a chain references the producer, consumer or reader weakly, since that re
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,28 @@ from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 
 _log = get_logger("pulsar_native.interceptor")
+
+# Methods that are called within a call of the application, which gets what ends more than their own work.
+_IN_CALLS = frozenset({"eligible", "before_send", "before_consume", "before_read"})
+
+
+def _ends_nothing_else(name: str, error: BaseException) -> bool:
+    """Return True if what a method raised ends its own work only.
+
+    On an application's loop the other methods are called by the engine: what left them would only be logged by asyncio,
+    after a send had lost its outcome or a message its place. Ctrl-C ends the loop.
+    """
+    if isinstance(error, callback_errors()):
+        return True
+    return name not in _IN_CALLS and not isinstance(error, KeyboardInterrupt) and _is_on_loop()
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Chain:
@@ -77,7 +100,9 @@ class _Chain:
     def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
         try:
             return getattr(interceptor, name)(*arguments)
-        except callback_errors():
+        except BaseException as error:
+            if not _ends_nothing_else(name, error):
+                raise
             _log.exception("The interceptor %s failed in %s", type(interceptor).__name__, name)
             return None
 

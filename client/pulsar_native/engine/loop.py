@@ -331,17 +331,18 @@ class Engine:
 
     def _check_may_block(self, coroutine: Coroutine[Any, Any, Any] | EagerCall[Any]) -> None:
         try:
-            check_generation(self.generation)
-            check_interpreter()
             self.check_may_wait()
+            check_interpreter()
         except PulsarException:
             coroutine.close()
             raise
 
     def check_may_wait(self) -> None:
-        """Raise `OperationNotSupported` on the engine's thread, where a call that waits would wait for itself.
-        Thread-safe.
+        """Raise `OperationNotSupported` on the engine's thread, where a call that waits would wait for itself, and
+        `AlreadyClosed` in a forked child. Thread-safe.
         """
+        # First: a child forked in a callback of the client runs on a thread with the identifier of the engine's.
+        check_generation(self.generation)
         if self.on_loop():
             raise OperationNotSupported(
                 "A blocking call was made inside a callback of the client, where it would wait for itself; "

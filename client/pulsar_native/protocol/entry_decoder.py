@@ -34,6 +34,8 @@ from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, KeyWanted, context_of
 from pulsar_native.protocol.payload_processing import process
 from pulsar_native.protocol.unacked_tracker import UnackedMessageRedeliveryTracker
+from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.schema.info import SchemaType
 from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire._impl import may_be_compacted, payload_bytes, split_batch
@@ -157,8 +159,24 @@ class ReceivedEntry(EntryFields):
 
     def decode(self, data: bytes) -> Any:
         """Return a payload decoded with the consumer's schema."""
+        if self.decryption_failed:
+            self._check_bytes_wanted()
         decode_any = self.schema.decode_any
         return self.schema.decode(data, self.schema_version) if decode_any is None else decode_any(data)
+
+    def decode_separated(self, key: bytes | None, data: bytes | None) -> Any:
+        """Return the value of a key and a payload; None stands for null parts."""
+        if self.decryption_failed:
+            self._check_bytes_wanted()
+        return self.schema.decode_separated(key, data, self.schema_version)
+
+    def _check_bytes_wanted(self) -> None:
+        """Raise for encrypted bytes, which other schemas than that of bytes would decode to a wrong value."""
+        if self.schema.info.type is not SchemaType.BYTES:
+            raise InvalidRecord(
+                "The message is still encrypted: it could not be decrypted, and the crypto failure action is CONSUME; "
+                "data() returns the encrypted bytes"
+            )
 
     def __reduce__(self) -> tuple[object, ...]:
         # In plain types, so that the other codec can read it.

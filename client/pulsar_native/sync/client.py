@@ -177,6 +177,10 @@ class Client(NotPicklable):
         """Configuration of this client; picklable."""
         return self._config
 
+    def _is_of_parent(self) -> bool:
+        """Return whether the client was used before the process forked; one that was not is the child's own."""
+        return self._core is not None and self._generation != generation()
+
     def _check_process(self) -> None:
         """Raise for a client that was used before the process forked; one that was not is the child's own."""
         if self._core is None:
@@ -447,7 +451,8 @@ class Client(NotPicklable):
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
         Blocks until the table has everything published so far; thread-safe. Partitions added later are included. The
-        compacted topic is read; of a non-persistent topic, only messages published from now on are. Raises as
+        compacted topic is read; of a non-persistent topic, only messages published from now on are. A message that
+        cannot be decrypted is left out, with an ERROR in the log: its key keeps the value before. Raises as
         `create_reader` does.
 
         :param topic: the topic.
@@ -487,6 +492,7 @@ class Client(NotPicklable):
 
     def stats(self) -> ClientStats:
         """Return statistics of all producers and consumers. Does not block; thread-safe."""
+        self._check_process()
         return ClientStats() if self._core is None else self._core.stats()
 
     def get_topic_partitions(self, topic: str) -> list[str]:
@@ -626,7 +632,8 @@ class Client(NotPicklable):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._closed:
+        # A child that was forked in the block has nothing to close, and its own exception or exit goes on.
+        if not self._closed and not self._is_of_parent():
             self.close()
 
 
@@ -636,8 +643,8 @@ async def _shutdown(core: ClientCore) -> None:
 
 def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
     """Shut down a garbage-collected client. Runs in any thread, the engine's among them."""
-    listeners.stop()
     if core.engine.generation == generation():
+        listeners.stop()
         core.engine.call_soon(core.shutdown)
         release_thread_engine(core.engine.generation, _BRIEF_JOIN_SECONDS)
         listeners.join(_BRIEF_JOIN_SECONDS)

@@ -338,6 +338,7 @@ class Receiving(Closeable, Generic[T_co]):
 
     def stats(self) -> ConsumerStats:
         """Return the statistics of this consumer or reader. Does not block."""
+        check_generation(self._generation)
         return of_consumer(self._inner)
 
     def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
@@ -395,9 +396,10 @@ class Receiving(Closeable, Generic[T_co]):
         if self._inner.is_closed:
             self._kept.discard(self)
             return CloseReport()
+        # Before the listener's lock, which its thread may have held at a fork.
+        check_generation(self._generation)
         began = time.monotonic()
         self._stop_listening(limit)
-        check_generation(self._generation)
         left = None if limit is None else max(0.0, limit - (time.monotonic() - began))
         parts = None if self._engine.on_loop() else self._inner.close_inline(left)
         if parts is None:
@@ -723,6 +725,7 @@ class Consumer(Receiving[T_co]):
             None: all.
         :param force: True deletes the subscription although other consumers are connected (PIP-313). Default False.
         """
+        check_generation(self._generation)
         if topic is not None:
             self._engine.run(self._inner.leave(topic, force=force))
             return
@@ -845,6 +848,7 @@ class Reader(Receiving[T_co]):
         :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
             Default None: all.
         """
+        check_generation(self._generation)
         import_pyarrow("arrow_batches")
         work = ArrowRangeReader(
             self._inner,

@@ -183,6 +183,7 @@ class PushConsumer(NotPicklable, Generic[T]):
 
     def stats(self) -> PushConsumerStats:
         """Return statistics since the start. Does not block."""
+        check_generation(self._generation)
         return self._core.stats()
 
     def shutdown(self, await_termination_millis: int | None = None) -> ShutdownReport:
@@ -215,7 +216,9 @@ class PushConsumer(NotPicklable, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
+        # A forked child has nothing to shut down, and its own exception or exit goes on.
+        if self._generation == generation():
+            self.shutdown()
 
 
 class _ThreadDispatcher:

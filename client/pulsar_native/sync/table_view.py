@@ -70,6 +70,8 @@ class TableView(Closeable, TableMapping[T_co]):
     def refresh(self) -> None:
         """Wait until all messages published before this call are in the table. Blocks; thread-safe.
 
+        Those that cannot be decrypted or read are left out, with an ERROR in the log.
+
         Raises `AlreadyClosed`, `Timeout` if the broker does not answer, and `NotAllowedError` in the listener thread
         that updates the table: that of its listeners, and of those of other consumers on the same thread.
         """

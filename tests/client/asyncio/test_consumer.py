@@ -17,6 +17,8 @@ from pulsar_native.exceptions import (
     InvalidMessage,
     Timeout,
 )
+from pulsar_native.interceptors import ConsumerInterceptor
+from pulsar_native.message import Message
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.clock import LoopClock
@@ -484,3 +486,16 @@ async def test_acknowledge_without_receipt_times_out(
     await clock.advance(4)
     with pytest.raises(Timeout):
         await asyncio.wait_for(acknowledging, 10)
+
+
+async def test_arrival_base_exception_keeps_message(fake: FakeBroker, client: Client) -> None:
+    class OwnError(BaseException):
+        pass
+
+    class Raising(ConsumerInterceptor):
+        def on_arrival(self, consumer: object, message: Message) -> Message:
+            raise OwnError
+
+    FakeTopic(fake, b"first", b"second")
+    consumer = await client.subscribe("t", "s", interceptors=[Raising()])
+    assert [(await consumer.receive(10_000)).data() for _ in range(2)] == [b"first", b"second"]

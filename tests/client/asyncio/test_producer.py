@@ -387,3 +387,35 @@ async def test_close_twice_raises_and_flush_too(fake: FakeBroker, client: Client
         with pytest.raises(AlreadyClosed):
             await call()
     assert len(fake.seen(Kind.CLOSE_PRODUCER)) == 1
+
+
+class OwnError(BaseException):
+    """An error outside Exception, as those of test frameworks are."""
+
+
+class RaisingInterceptor(ProducerInterceptor):
+    """An interceptor that fails when it is notified."""
+
+    def on_send_acknowledgement(self, *_: object) -> None:
+        raise OwnError
+
+    def close(self) -> None:
+        raise OwnError
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_interceptor_base_exception_ends_no_send(fake: FakeBroker, client: Client, count: int) -> None:
+    producer = await client.create_producer("t", interceptors=[RaisingInterceptor(), RaisingInterceptor()])
+    sends = asyncio.gather(*(producer.send(b"x") for _ in range(count)))
+    assert len(await asyncio.wait_for(sends, 10)) == count
+    await producer.close()
+
+
+async def test_interceptor_base_exception_in_call_raises(fake: FakeBroker, client: Client) -> None:
+    class Refusing(ProducerInterceptor):
+        def before_send(self, producer: object, message: OutgoingMessage) -> OutgoingMessage:
+            raise OwnError
+
+    producer = await client.create_producer("t", interceptors=[Refusing()])
+    with pytest.raises(OwnError):
+        await producer.send(b"x")

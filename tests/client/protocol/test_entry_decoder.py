@@ -27,11 +27,14 @@ from pulsar_native.protocol.entry_decoder import (
     Corrupt,
     Decoded,
     Delivery,
+    ReceivedEntry,
     StartFilter,
     Undecryptable,
     UniformSpans,
     decode,
 )
+from pulsar_native.schema import BytesSchema, InvalidRecord, KeyValueEncodingType, KeyValueSchema, StringSchema
+from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
@@ -414,6 +417,14 @@ def test_decode_undecryptable_follows_failure_action() -> None:
     context = message.encryption_context()
     assert context is not None and context.is_decryption_failed() and context.batch_size() == 3
     assert len(result.indexes()) == 1
+    assert isinstance(result.entry, ReceivedEntry)
+    result.entry.schema = VersionedDecoder(BytesSchema())
+    assert message.value() == b"secret"
+    for schema in (StringSchema(), KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)):
+        result.entry.schema = VersionedDecoder(schema)
+        (message,) = result.messages()
+        with pytest.raises(InvalidRecord, match="still encrypted"):
+            message.value()
     # A start behind the entry leaves it out, one inside gives it out: which of its messages are wanted cannot be told.
     for start, wanted in ((MessageId(2, 5, 6, -1), 0), (MessageId(2, 5, 6, 2), 0), (MessageId(2, 5, 6, 1), 1)):
         assert decoded(ENCRYPTED, decryptor=consume, start=StartFilter(start, False)).wanted == wanted

@@ -9,6 +9,7 @@ them run; its listener thread only passes them on, as many at a time as its queu
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -32,7 +33,11 @@ _JOIN_SECONDS_AT_EXIT = 1.0
 _this_thread = threading.local()
 
 
+# Those with threads of this process.
 _existing: weakref.WeakSet[ListenerThreads] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    # The child has none of these threads, and one of them may have held a lock.
+    os.register_at_fork(after_in_child=_existing.clear)
 
 
 class ListenerThreads:
@@ -48,7 +53,6 @@ class ListenerThreads:
         # Calls that executors run, of consumers that still are.
         self._executed: weakref.WeakSet[ExecutedCalls] = weakref.WeakSet()
         self._lock = threading.Lock()
-        _existing.add(self)
 
     def assign(self) -> Callable[[Drain], None]:
         """Return a function that submits work to the thread assigned to this consumer; after `stop` it does nothing."""
@@ -56,6 +60,7 @@ class ListenerThreads:
             if not self.is_open:
                 return _discard
             if not self._queues:
+                _existing.add(self)
                 for number in range(self._count):
                     queue: SimpleQueue[Drain | None] = SimpleQueue()
                     self._queues.append(queue)

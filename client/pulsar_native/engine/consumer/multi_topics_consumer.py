@@ -36,7 +36,7 @@ from pulsar_native.engine.consumer.topic_subscriptions import (
 )
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.lookup import BrokerOfTopic
-from pulsar_native.engine.loop import gather, gather_settled, track_fork
+from pulsar_native.engine.loop import check_generation, gather, gather_settled, track_fork
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -360,6 +360,8 @@ class MultiTopicsConsumer:
 
     def note_failed_receive(self, *, batch: bool = False) -> None:
         """Count a receive that raised instead of returning messages."""
+        # In a forked child another thread may have held the counter's lock.
+        check_generation(self.client.engine.generation)
         # Without topics there is no recorder.
         for child in self.children[:1]:
             child.note("batch_receive_failed" if batch else "receive_failed")

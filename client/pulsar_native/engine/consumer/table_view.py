@@ -15,6 +15,7 @@ from pulsar_native._callback_errors import callback_errors
 from pulsar_native._loggers import get_logger
 from pulsar_native._type_vars import T_co
 from pulsar_native.config.base import check_function
+from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -42,6 +43,7 @@ class Table:
         self._listeners: list[Action] = []
         # Held while listeners are called, which keeps their calls in order. They may call back from the same thread.
         self._telling = threading.RLock()
+        self._generation = generation()
         self._reached: dict[str, _Position] = {}
         self._told_of_missing_key = False
         # Called by the applying thread after every message; used to wait until the table has caught up.
@@ -88,11 +90,13 @@ class Table:
     def listen(self, action: Action) -> None:
         """Call `action` for every change from now on."""
         check_function("callback", action)
+        check_generation(self._generation)
         with self._telling:
             self._listeners.append(action)
 
     def for_each_and_listen(self, action: Action) -> None:
         """Call `action` for every key, then for every change."""
+        check_generation(self._generation)
         with self._telling:
             self.for_each(action)
             self._listeners.append(action)

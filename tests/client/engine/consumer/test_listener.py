@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_native.engine.consumer import listener
 from pulsar_native.engine.consumer.listener import ExecutedCalls, ListenerThreads, is_thread_of
 from support.other_thread import OWN_ERRORS
 from support.until import wait_until
@@ -198,3 +201,20 @@ def test_executed_calls_are_waited_for_unless_one_of_them_waits() -> None:
     assert not joining.is_alive()
     for worker in workers:
         worker.join(10)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_exit_of_child_waits_for_no_lock() -> None:
+    threads = ListenerThreads(1)
+    threads.assign()
+    # As by another thread at the fork.
+    threads._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        listener._stop_at_exit()
+        os._exit(0)
+    threads._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    threads.stop()
