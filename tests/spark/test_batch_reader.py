@@ -24,6 +24,7 @@ from support.brokers import Broker, NewTopic
 from support.compaction import compact
 from support.publishing import Publish
 from support.relay import TO_CLIENT, Command, NewRelay
+from support.until import wait_until
 
 
 def reader_of(broker: Broker, topic: str, **options: str) -> PulsarBatchReader:
@@ -70,6 +71,19 @@ def test_partitions_end_is_frozen_at_planning(broker: Broker, topic: NewTopic, p
     assert read_split(reader, split) == [b"1", b"2", b"3"]
     assert read_split(reader, split) == [b"1", b"2", b"3"], "a second try of the task reads the same"
     assert values(reader) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+def test_read_of_terminated_topic_without_last_id(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    path = name.replace("://", "/")
+    publish(name, ["1"], ["2", "3"])
+    # Terminated while its last ledger is empty, a topic has no last id once it is loaded again, as an empty one.
+    broker.admin("PUT", f"{path}/unload")
+    wait_until(lambda: broker.admin("POST", f"{path}/terminate"))
+    broker.admin("PUT", f"{path}/unload")
+    assert values(reader_of(broker, name)) == [b"1", b"2", b"3"]
+    last = broker.admin("GET", f"{path}/lastMessageId")
+    assert isinstance(last, dict) and last["entryId"] == -1
 
 
 @pytest.mark.proves("S3")

@@ -208,7 +208,9 @@ def test_creation_stalled_broker_times_out(stalled: int, ready: Ready, fake: Fak
     assert caught.value.topic == "persistent://public/default/t"
     if stalled in REQUEST.values():
         # The broker may still finish it.
-        fake.wait(Kind.CLOSE_PRODUCER if stalled == Kind.PRODUCER else Kind.CLOSE_CONSUMER)
+        closed = Kind.CLOSE_PRODUCER if stalled == Kind.PRODUCER else Kind.CLOSE_CONSUMER
+        # Interrupted within the write itself, it ends the connection, and with it what was created.
+        wait_until(lambda: bool(fake.seen(closed)) or fake.seen(stalled)[-1].peer.gone.is_set(), 10)
     # Nothing is held: neither the slots of the limit nor the right to read.
     fake.answers.pop(stalled)
     if real is not None:
@@ -297,7 +299,9 @@ def test_creation_interrupted_in_thread(
     # Far below the 20 s for which the thread would read.
     assert time.monotonic() - started < 10 and len(fake.seen(stalled)) == count + 1
     if stalled in REQUEST.values():
-        fake.wait(Kind.CLOSE_PRODUCER if stalled == Kind.PRODUCER else Kind.CLOSE_CONSUMER)
+        closed = Kind.CLOSE_PRODUCER if stalled == Kind.PRODUCER else Kind.CLOSE_CONSUMER
+        # Interrupted within the write itself, it ends the connection, and with it what was created.
+        wait_until(lambda: bool(fake.seen(closed)) or fake.seen(stalled)[-1].peer.gone.is_set(), 10)
     core = client._core
     assert core is not None and not core.producers and not core.consumers
     fake.answers.pop(stalled)

@@ -75,10 +75,10 @@ async def _ask_last(consumer: PartitionConsumer, *, ahead_only: bool) -> Message
     last = await consumer.ask_last(connection)
     if last.entry_id() >= 0:
         return last
-    # The topic is empty, or was terminated while its last ledger was: only a search finds the last entry then.
+    # Nothing can be delivered; or the topic was terminated while its last ledger was empty.
     await consumer.engine.enter_loop()
     if consumer.searched_last is None and not (ahead_only and await _backlog(consumer, connection) == 0):
-        consumer.searched_last = await _search_last(consumer, connection)
+        consumer.searched_last = await _search_last(consumer, connection) or last
     return consumer.searched_last or last
 
 
@@ -89,11 +89,12 @@ async def _backlog(consumer: PartitionConsumer, connection: Connection) -> int:
     return (await consumer.ask(request_id, frame, connection, pb.CommandConsumerStatsResponse)).msgBacklog
 
 
-async def _search_last(consumer: PartitionConsumer, connection: Connection) -> MessageId:
-    """Return the id of the topic's last entry, by a temporary subscription that seeks behind everything stored.
+async def _search_last(consumer: PartitionConsumer, connection: Connection) -> MessageId | None:
+    """Return the id of the last entry of a topic that was terminated with an empty last ledger, None for others.
 
-    For a topic that was terminated while its last ledger was empty: it has no last id at the broker once it is loaded
-    again, whose search by publish time finds its entries all the same.
+    Once it is loaded again, the broker has no last id of such a topic; its search by publish time finds the entries all
+    the same. Order of events: 1. a temporary subscription at `latest` begins behind the last entry stored; for such a
+    topic, and an empty one, there is none; 2. it seeks behind everything.
     """
     client, topic = consumer.client, consumer.topic
     config = ConsumerConfig(
@@ -103,7 +104,8 @@ async def _search_last(consumer: PartitionConsumer, connection: Connection) -> M
     )
     consumer_id = client.next_consumer_id()
 
-    async def subscribe() -> None:
+    async def mark() -> MessageId | None:
+        """Subscribe, and return the mark-delete position; None of a broker that does not name it."""
         request_id = client.next_request_id()
         frame = commands.subscribe(
             config,
@@ -111,26 +113,29 @@ async def _search_last(consumer: PartitionConsumer, connection: Connection) -> M
             consumer_id=consumer_id,
             request_id=request_id,
             consumer_name=consumer.name,
-            start=MessageId.earliest,
+            start=MessageId.latest,
             schema=None,
             epoch=0,
             create_topic=False,
         )
         await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
+        request_id = client.next_request_id()
+        frame = commands.get_last_message_id(consumer_id, request_id)
+        answer = await consumer.ask(request_id, frame, connection, pb.CommandGetLastMessageIdResponse)
+        if not answer.HasField("consumer_mark_delete_position"):
+            return None
+        return commands.message_id(answer.consumer_mark_delete_position, partition=topic.partition, topic=topic.full)
 
     try:
-        await subscribe()
+        newest = await mark()
+        if newest is None or newest.entry_id() >= 0:
+            return None
         request_id = client.next_request_id()
         frame = commands.seek(consumer_id, request_id, position=None, words=None, publish_time=MAX_I64)
         await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
         # The broker has closed it for the seek.
-        await subscribe()
-        request_id = client.next_request_id()
-        frame = commands.get_last_message_id(consumer_id, request_id)
-        answer = await consumer.ask(request_id, frame, connection, pb.CommandGetLastMessageIdResponse)
-        has_mark = answer.HasField("consumer_mark_delete_position")
-        found = answer.consumer_mark_delete_position if has_mark else answer.last_message_id
-        return commands.message_id(found, partition=topic.partition, topic=topic.full)
+        found = await mark()
+        return None if found is None or found.entry_id() < 0 else found
     finally:
         connection.write([commands.close_consumer(consumer_id, client.next_request_id())])
 

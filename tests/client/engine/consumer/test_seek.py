@@ -252,17 +252,18 @@ async def test_open_at_latest_inclusive_steps_back(
     assert [each.message_id.entryId for each in seeks(fake)] == ([7] if inclusive else [])
 
 
-def mark_after_seek(fake: FakeBroker, mark: int | None) -> None:
-    """Answer as for a topic terminated with an empty last ledger: no last id, and a mark once a search has sought."""
+def searched(fake: FakeBroker, mark: int | None, *, stored: int | None = MAXU) -> None:
+    """Answer that there is no last id; a search's mark is `stored` first, and `mark` once it has sought."""
 
     def answer(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         asked = command.getLastMessageId
         response = pb.CommandGetLastMessageIdResponse(
             request_id=asked.request_id, last_message_id=pb.MessageIdData(ledgerId=MAXU, entryId=MAXU)
         )
-        if mark is not None and any(each.consumer_id == asked.consumer_id for each in seeks(fake)):
+        entry = mark if any(each.consumer_id == asked.consumer_id for each in seeks(fake)) else stored
+        if entry is not None:
             response.consumer_mark_delete_position.ledgerId = 1
-            response.consumer_mark_delete_position.entryId = mark
+            response.consumer_mark_delete_position.entryId = entry
         return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response)]
 
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = answer
@@ -271,7 +272,7 @@ def mark_after_seek(fake: FakeBroker, mark: int | None) -> None:
 async def test_last_id_is_searched_where_broker_has_none(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
-    mark_after_seek(fake, 7)
+    searched(fake, 7)
     child = await partition(cores(fake.url), subscribed, **READER)
     for _ in range(2):
         # Searched for once: a terminated topic has no further messages.
@@ -288,21 +289,25 @@ async def test_last_id_is_searched_where_broker_has_none(
     assert child.searched_last is None
 
 
-@pytest.mark.parametrize("mark", [MAXU, None], ids=["empty", "old-broker"])
-async def test_search_of_empty_topic_finds_no_last_id(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed, mark: int | None
+@pytest.mark.parametrize(
+    ("mark", "stored", "sought"),
+    [(MAXU, MAXU, 1), (7, 7, 0), (None, None, 0)],
+    ids=["empty", "none-deliverable", "old-broker"],
+)
+async def test_search_finds_no_last_id_of_other_topics(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, mark: int | None, stored: int | None, sought: int
 ) -> None:
-    mark_after_seek(fake, mark)
+    searched(fake, mark, stored=stored)
     child = await partition(cores(fake.url), subscribed, **READER)
-    assert [(await seek.last_message_id(child)).entry_id() for _ in range(2)] == [-1, -1]
-    assert len(seeks(fake)) == 1
+    assert [await seek.last_message_id(child) for _ in range(2)] == [MessageId.earliest] * 2
+    assert len(seeks(fake)) == sought and len(fake.seen(Kind.SUBSCRIBE)) == 2 + sought
 
 
 @pytest.mark.parametrize("backlog", [0, 8])
 async def test_end_ahead_is_searched_with_backlog_only(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, backlog: int
 ) -> None:
-    mark_after_seek(fake, 7)
+    searched(fake, 7)
     fake.answers[Kind.CONSUMER_STATS] = lambda peer, command: [consumer_stats(command, backlog=backlog)]
     child = await partition(cores(fake.url), subscribed, **READER)
     assert await available(child) == bool(backlog)
