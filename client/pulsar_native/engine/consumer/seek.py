@@ -8,13 +8,17 @@ import asyncio
 import contextlib
 import os
 
+from pulsar_native._loggers import get_logger
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.config.base import MAX_I64
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.enums import InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import (
+    AuthorizationError,
     BrokerMetadataError,
+    ConsumerBusy,
+    NotAllowedError,
     NotConnected,
     OperationNotSupported,
     PulsarException,
@@ -23,6 +27,8 @@ from pulsar_native.exceptions import (
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+
+_log = get_logger("pulsar_native.consumer")
 
 # Of a request to a consumer that the broker has closed: how often it is sent again, and after how many seconds.
 _MOST_RETRIES = 10
@@ -78,7 +84,12 @@ async def _ask_last(consumer: PartitionConsumer, *, ahead_only: bool) -> Message
     # Nothing can be delivered; or the topic was terminated while its last ledger was empty.
     await consumer.engine.enter_loop()
     if consumer.searched_last is None and not (ahead_only and await _backlog(consumer, connection) == 0):
-        consumer.searched_last = await _search_last(consumer, connection) or last
+        try:
+            consumer.searched_last = await _search_last(consumer, connection) or last
+        except (AuthorizationError, ConsumerBusy, NotAllowedError) as error:
+            # Such as a limit of subscriptions: the broker's answer stands.
+            consumer.searched_last = last
+            _log.warning("The broker has no last message id of %s, and refused to search it: %s", consumer.topic, error)
     return consumer.searched_last or last
 
 

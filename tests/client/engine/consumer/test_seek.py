@@ -314,14 +314,26 @@ async def test_end_ahead_is_searched_with_backlog_only(
     assert len(seeks(fake)) == bool(backlog)
 
 
-async def test_failed_search_of_last_id_leaves_no_consumer(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+async def test_refused_search_keeps_the_answer(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, caplog: pytest.LogCaptureFixture
 ) -> None:
     child = await partition(cores(fake.url), subscribed, **READER)
     fake.answers[Kind.SUBSCRIBE] = lambda peer, command: [
-        failure(command.subscribe.request_id, pb.NotAllowedError, "too many consumers")
+        failure(command.subscribe.request_id, pb.NotAllowedError, "too many subscriptions")
     ]
-    with pytest.raises(PulsarException, match="too many consumers"):
+    for _ in range(2):
+        assert await seek.last_message_id(child) == MessageId.earliest
+    assert caplog.text.count("too many subscriptions") == 1
+    await round_trip(child)
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+
+
+async def test_failed_search_of_last_id_raises(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    child = await partition(cores(fake.url), subscribed, **READER)
+    fake.answers[Kind.SUBSCRIBE] = lambda peer, command: [
+        failure(command.subscribe.request_id, pb.UnknownError, "something is wrong")
+    ]
+    with pytest.raises(PulsarException, match="something is wrong"):
         await seek.last_message_id(child)
     await round_trip(child)
     assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
