@@ -79,7 +79,8 @@ async def _ask_last(consumer: PartitionConsumer, *, ahead_only: bool) -> Message
         # Not asked before, and nothing has arrived yet: the first entries are likely to arrive before the answer.
         await consumer.engine.enter_loop()
     last = await consumer.ask_last(connection)
-    if last.entry_id() >= 0:
+    if last.entry_id() >= 0 or consumer.config.is_read_compacted:
+        # Of a compacted topic everything stored may have been removed: nothing that a search finds need ever arrive.
         return last
     # Nothing can be delivered; or the topic was terminated while its last ledger was empty.
     await consumer.engine.enter_loop()

@@ -303,6 +303,14 @@ async def test_search_finds_no_last_id_of_other_topics(
     assert len(seeks(fake)) == sought and len(fake.seen(Kind.SUBSCRIBE)) == 2 + sought
 
 
+async def test_compacted_topic_is_not_searched(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    searched(fake, 7)
+    fake.answers[Kind.CONSUMER_STATS] = lambda peer, command: [consumer_stats(command, backlog=8)]
+    child = await partition(cores(fake.url), subscribed, **READER, is_read_compacted=True)
+    assert await seek.last_message_id(child) == MessageId.earliest and not await available(child)
+    assert not seeks(fake)
+
+
 @pytest.mark.parametrize("backlog", [0, 8])
 async def test_end_ahead_is_searched_with_backlog_only(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, backlog: int
