@@ -8,10 +8,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import json
 import logging
-import os
-import select
 import signal
 import sys
 import threading
@@ -27,6 +24,7 @@ from pulsar_native import AlreadyClosed, Client, MessageId, PushConsumer, PushCo
 from support.fake_broker import FakeBroker
 from support.fake_coordinators import Coordinators
 from support.fake_topic import FakeTopic
+from support.processes import in_child
 
 pytestmark = [
     pytest.mark.proves("N1"),
@@ -115,7 +113,7 @@ def locks_of(*objects: object) -> list[Any]:
 
 
 def hold_locks(*objects: object) -> int:
-    """Have another thread hold all locks of the objects for ever, as one that the fork did not copy would."""
+    """Have another thread hold all locks of the objects until the process ends, as one that a fork leaves out does."""
     locks, held = locks_of(*objects), threading.Event()
 
     def hold() -> None:
@@ -188,31 +186,6 @@ def outcomes(api: Any, *objects: Any) -> dict[str, str]:
     return wrong
 
 
-def in_child(work: Callable[[], Any]) -> Any:
-    """Fork, run the work in the child and return its result; a child that hangs is killed and fails the test."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        answer = b"null"
-        try:
-            answer = json.dumps(work()).encode()
-        except BaseException as error:
-            answer = json.dumps(repr(error)).encode()
-        finally:
-            os.write(write_end, answer)
-            os._exit(0)
-    os.close(write_end)
-    try:
-        ready, _, _ = select.select([read_end], [], [], LIMIT_SECONDS)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-            pytest.fail("the child hangs")
-        return json.loads(b"".join(iter(lambda: os.read(read_end, 65536), b"")))
-    finally:
-        os.close(read_end)
-        os.waitpid(child, 0)
-
-
 @pytest.fixture
 def topic(fake: FakeBroker) -> FakeTopic:
     """Give an empty topic, and a transaction coordinator."""
@@ -244,7 +217,7 @@ def test_sync_methods_in_child_raise(topic: FakeTopic, client: Client, listens: 
     )
     # With a listener these are refused in any process.
     refused = {"Consumer.receive", "Consumer.batch_receive", "Reader.read_next"} if listens else set()
-    assert set(in_child(lambda: outcomes(pulsar_native, *live))) == refused
+    assert set(in_child(lambda: outcomes(pulsar_native, *live), LIMIT_SECONDS)) == refused
 
 
 def test_asyncio_methods_in_child_raise(fake: FakeBroker, topic: FakeTopic) -> None:
@@ -264,7 +237,7 @@ def test_asyncio_methods_in_child_raise(fake: FakeBroker, topic: FakeTopic) -> N
                 asyncio._set_running_loop(None)
                 return outcomes(pulsar_native.asyncio, *live)
 
-            return in_child(child)
+            return in_child(child, LIMIT_SECONDS)
 
     assert asyncio.run(fork()) == {}
 
@@ -281,7 +254,7 @@ def exit_code_of(block: Any) -> object:
 
 def test_blocks_left_in_child_are_quiet(client: Client) -> None:
     producer, group = client.create_producer("t"), PushConsumer(client, GROUP)
-    assert in_child(lambda: [exit_code_of(each) for each in (producer, group, client)]) == [7, 7, 7]
+    assert in_child(lambda: [exit_code_of(each) for each in (producer, group, client)], LIMIT_SECONDS) == [7, 7, 7]
     assert producer.is_connected()
 
 
@@ -306,7 +279,7 @@ async def test_asyncio_blocks_left_in_child_are_quiet(fake: FakeBroker) -> None:
                     ends.append(repr(error))
             return ends
 
-        assert in_child(child) == ["KeyError('of the block')"] * 3
+        assert in_child(child, LIMIT_SECONDS) == ["KeyError('of the block')"] * 3
         assert producer.is_connected()
 
 
@@ -315,7 +288,7 @@ def test_fork_in_callback_send_in_child_raises(client: Client) -> None:
     called = threading.Event()
 
     def forks(*_: object) -> None:
-        found.append(in_child(lambda: outcome(pulsar_native, "send", producer.send)))
+        found.append(in_child(lambda: outcome(pulsar_native, "send", producer.send), LIMIT_SECONDS))
         called.set()
 
     producer.send_async(b"x", forks)

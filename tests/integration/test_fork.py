@@ -6,15 +6,10 @@ Every child ends with `os._exit` and tells its findings through a pipe, so that 
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import os
 import pickle
-import select
-import signal
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,38 +18,12 @@ import pytest
 import pulsar_native.asyncio
 from pulsar_native import AlreadyClosed, AuthenticationToken, Client, ClientConfig, InitialPosition, MessageId
 from support.brokers import Broker, NewTopic
+from support.processes import in_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 
 ReadAll = Callable[..., list[Any]]
 LIMIT_SECONDS = 120.0
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """Fork, run the work in the child and return its (JSON) result; a child that hangs is killed and fails the test."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            try:
-                answer = {"result": work()}
-            except BaseException:
-                answer = {"error": traceback.format_exc()}
-            os.write(write_end, json.dumps(answer).encode())
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    try:
-        ready, _, _ = select.select([read_end], [], [], LIMIT_SECONDS)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-            pytest.fail("the child hangs")
-        answer = json.loads(b"".join(iter(lambda: os.read(read_end, 65536), b"")))
-    finally:
-        os.close(read_end)
-        os.waitpid(child, 0)
-    assert "error" not in answer, answer["error"]
-    return answer["result"]
 
 
 def refusals(*calls: Callable[[], Any]) -> float:

@@ -178,7 +178,7 @@ def test_mapped_wrong_argument_fails_in_one_try(airflow_home: Path) -> None:
 
 
 def test_undefined_native_template_fails_in_one_try(airflow_home: Path) -> None:
-    """What is undefined can be iterated: as `messages` it was an empty list, and as a part of one a message."""
+    """An undefined template can be iterated: as `messages` it was an empty list, and as a part of one a message."""
     dag = dag_in(
         airflow_home,
         "native_undefined",

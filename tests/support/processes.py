@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import select
+import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 @contextlib.contextmanager
@@ -21,6 +28,33 @@ def child_process(command: Sequence[str], **options: Any) -> Iterator[subprocess
             yield process
         finally:
             process.kill()
+
+
+def in_child(work: Callable[[], Any], seconds: float = 120) -> Any:
+    """Fork, run the work in the child and return its (JSON) result; a child that hangs is killed and fails the test."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            try:
+                answer = {"result": work()}
+            except BaseException:
+                answer = {"error": traceback.format_exc()}
+            os.write(write_end, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    try:
+        ready, _, _ = select.select([read_end], [], [], seconds)
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            pytest.fail("the child hangs")
+        answer = json.loads(b"".join(iter(lambda: os.read(read_end, 65536), b"")))
+    finally:
+        os.close(read_end)
+        os.waitpid(child, 0)
+    assert "error" not in answer, answer["error"]
+    return answer["result"]
 
 
 def command_lines() -> set[str]:

@@ -330,7 +330,7 @@ def test_fetch_short_failure_costs_no_message(error: BaseException) -> None:
         time.now += PAUSE_SECONDS + 0.001
     ring.error = None
     assert reading.learn(reading.fetch(wanted.value)) and reading.decrypt(*entry) == b"body"
-    # The count of failures begins anew.
+    # The failures are counted from 0 again.
     other = encryptor(Ring("a"), "a")
     other.renew()
     with pytest.raises(KeyWanted) as wanted:
