@@ -67,7 +67,7 @@ class _SparkDecoratedOperator(CheckedArguments, DecoratedOperator, PySparkOperat
     ) -> None:
         self.pulsar_conn_id = pulsar_conn_id
         self._session: Any = None
-        self._killed = False
+        self._killed = self._ended = False
         validation.text("pulsar_conn_id", pulsar_conn_id)
         if conn_id is not None and not isinstance(conn_id, str | XComArg):
             validation.refuse(f"conn_id must be the id of a connection of Spark, not {conn_id!r}")
@@ -97,9 +97,13 @@ class _SparkDecoratedOperator(CheckedArguments, DecoratedOperator, PySparkOperat
         )
 
     def execute_callable(self) -> Any:
-        """Call the function with the session and the options, the secret within reach of Spark."""
+        """Call the function with the session and the options, the secret within reach of Spark.
+
+        Raises `TaskKilled` for a function that fails after a kill.
+        """
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
+        self._ended = False
         hook = PulsarHook(self.pulsar_conn_id)
         options = source_options(hook.connection_options())
         with self._credentials(hook) as reference:
@@ -112,8 +116,7 @@ class _SparkDecoratedOperator(CheckedArguments, DecoratedOperator, PySparkOperat
 
                 self._session = spark
                 # A kill before has found no session to end.
-                if self._killed:
-                    raise TaskKilled("The function of @task.pulsar_spark: the task was killed")
+                self._check_killed()
                 register(spark)
                 given = {
                     name: value for name, value in (("spark", spark), ("pulsar", options)) if _takes(function, name)
@@ -124,12 +127,27 @@ class _SparkDecoratedOperator(CheckedArguments, DecoratedOperator, PySparkOperat
             self.python_callable = call
             try:
                 return super().execute_callable()  # type: ignore[no-untyped-call]
+            except Exception as error:
+                # Which error a session raises that is ended within a call is left to chance; few name the cause.
+                if not isinstance(error, TaskKilled):
+                    self._check_killed(error)
+                raise
             finally:
                 self.python_callable = whole
+                # A kill from here on is ignored; one before is forgotten in the next line.
+                self._ended = True
                 self._session, self._killed = None, False
+
+    def _check_killed(self, cause: Exception | None = None) -> None:
+        """Raise `TaskKilled` if the task was killed."""
+        if self._killed:
+            raise TaskKilled("The function of @task.pulsar_spark: the task was killed") from cause
 
     def on_kill(self) -> None:
         """End the session and what it runs. Waits for Spark up to 4 s."""
+        if self._ended:
+            # Airflow kills a task after its time-out, too, when the function has ended: the next try is another one.
+            return
         self._killed = True
         if self._session is not None:
             # In a thread: the one that is interrupted here may be waiting for the same server, which may be away.
