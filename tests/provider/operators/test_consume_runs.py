@@ -18,6 +18,7 @@ from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPo
 from pulsar_native.jobs import busy, consuming, formats
 from support.brokers import Broker, NewTopic
 from support.consuming import beside, consume, fill, lines, texts
+from support.cursors import wait_for_stored_acknowledgement
 from support.tasks import StateStore, context_of
 from support.until import wait_until
 
@@ -152,6 +153,8 @@ def test_batch_of_trimmed_topic_is_kept(
     fill(client, name, range(3))
     first = consume(name, path).execute(context_of(store=store))
     old = admin.internal_stats(name)["ledgers"][0]["ledgerId"]
+    # Without its acknowledgements, the subscription would hold the old ledger.
+    wait_for_stored_acknowledgement(broker, name, "sub")
     admin.unload(name)
     fill(client, name, ["later"])
 
