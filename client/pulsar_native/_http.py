@@ -190,6 +190,12 @@ def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
     return location
 
 
+def tried_before(hosts: Iterable[str]) -> str:
+    """Return the end of an error of a URL's last host: those that were tried before it. Pure."""
+    names = ", ".join(hosts)
+    return f"; tried before: {names}" if names else ""
+
+
 def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
     peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:

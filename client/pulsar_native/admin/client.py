@@ -1,7 +1,8 @@
 """Admin client: the part of Pulsar's admin interface (REST, v2) that loading, sensing, testing and set-up need.
 
 Rules: blocking, the standard library's HTTP only; every request ends within the time-out (name resolution and the
-plug-in's credentials apart); every name is checked and percent-encoded; nothing is cached and nothing is retried.
+plug-in's credentials apart); every name is checked and percent-encoded; nothing is cached and
+nothing is retried, but for a request that goes to the next host (`endpoint.py`).
 """
 
 from __future__ import annotations
@@ -49,12 +50,17 @@ _T = TypeVar("_T")
 class AdminClient:
     """Query and change topics, namespaces and subscriptions over the admin interface.
 
-    `admin_url` is `http(s)://host:port`; further hosts after commas are tried when the first cannot be reached.
-    `timeout_seconds` bounds every request; the time that the authentication plug-in takes for its headers is added to
-    it. The caller keeps ownership of the plug-in: it is neither started nor closed. Blocking, thread-safe, usable after
-    a fork, and picklable where its authentication is. Every method may raise `ConnectError`, `Timeout`, `ReadError`,
-    `ErrorGettingAuthenticationData`, `AuthenticationError`, `AuthorizationError`, `ServiceUnitNotReady` (HTTP 503), and
-    `AdminError` with the HTTP status for errors without a class of their own.
+    `admin_url` is `http(s)://host:port`; further hosts after commas are tried, in their order, when one cannot be
+    reached or answers 503. Calls that read (GET) also go to the next host after 502 and 504, and when a host does not
+    answer in its share of the time-out. Calls that change something raise then, since the broker may have processed
+    them. A host that failed so is tried behind the others for a minute, and longer when it fails again.
+
+    `timeout_seconds` (default 10) bounds every request, all hosts included; the time that the authentication plug-in
+    takes for its headers is added to it. The caller keeps ownership of the plug-in: it is neither started nor closed.
+    Blocking, thread-safe, usable after a fork, and picklable where its authentication is. Every method may raise
+    `ConnectError`, `Timeout`, `ReadError`, `ErrorGettingAuthenticationData`, `AuthenticationError`,
+    `AuthorizationError`, `ServiceUnitNotReady` (HTTP 503), and `AdminError` with the HTTP status for errors without a
+    class of their own; they are those of the last host, and name the hosts tried before it.
     """
 
     def __init__(
@@ -81,7 +87,10 @@ class AdminClient:
     # ---- cluster and namespaces --------------------------------------------------------------------------------------
 
     def broker_health(self) -> bool:
-        """Return True if the broker's health check succeeds: it can write and read a message of its own."""
+        """Return True if the broker's health check succeeds: it can write and read a message of its own.
+
+        With several hosts in the admin URL it is that of one of them that can be reached.
+        """
         try:
             return self._ask("check the broker's health", "GET", "/brokers/health").body.strip() == b"ok"
         except (AdminError, ServiceUnitNotReady) as error:

@@ -8,6 +8,7 @@ are the same as those of the binary protocol, so that callers cannot tell the di
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import time
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
+from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected, tried_before
 from pulsar_native.auth.answers import http_headers_of, on_refused, secrets_of
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import NO_CREDENTIALS
@@ -103,6 +104,7 @@ class HttpLookup:
         target = path + (f"?{urlencode(query)}" if query else "")
         tls = await self._tls.current(info) if scheme == "https" else None
         failure: PulsarException | None = None
+        tried: list[str] = []
         deadline = time.monotonic() + self._config.operation_timeout_seconds
         for left in range(len(hosts), 0, -1):
             address = hosts.next(loop.time())
@@ -112,9 +114,15 @@ class HttpLookup:
                 answer = await to_plugin_thread(
                     _followed, self._config, f"{scheme}://{address}", target, info.authentication, tls, share
                 )
+            except asyncio.CancelledError as error:
+                # Of the operation time-out, perhaps: the last host's share of the time ends with it.
+                error.add_note(f"no answer from {address}{tried_before(tried)}")
+                raise
             except (ConnectError, Timeout) as error:
                 hosts.failed(address, loop.time())
                 failure = error
+                failure.message += tried_before(tried)
+                tried.append(str(address))
                 continue
             except PulsarException as error:
                 error.topic = topic

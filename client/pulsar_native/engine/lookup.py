@@ -220,7 +220,7 @@ class Lookup:
                 return await self._partitions(topic, True), None
             try:
                 counted = await self._answer(
-                    connection.answer(ids[0], begun[0], pb.CommandPartitionedTopicMetadataResponse), topic
+                    connection.answer(ids[0], begun[0], pb.CommandPartitionedTopicMetadataResponse), topic, connection
                 )
                 if counted.partitions:
                     return _checked_count(counted.partitions, topic), None
@@ -300,11 +300,15 @@ class Lookup:
     async def _ask(
         self, connection: Connection, request_id: int, frame: bytes, topic: TopicName, expected: type[T]
     ) -> T:
-        return await self._answer(connection.request(request_id, frame, expected), topic)
+        return await self._answer(connection.request(request_id, frame, expected), topic, connection)
 
-    async def _answer(self, asked: Awaitable[T], topic: TopicName) -> T:
+    async def _answer(self, asked: Awaitable[T], topic: TopicName, connection: Connection) -> T:
         try:
             return await asked
+        except asyncio.CancelledError as error:
+            # Of the operation time-out, perhaps.
+            error.add_note(f"no answer from {connection.address}")
+            raise
         except PulsarException as error:
             error.topic = topic.full
             # The name of the code stands for an empty text.
@@ -351,7 +355,9 @@ class Lookup:
                 if isinstance(error, PulsarException):
                     last = error
                 elif last is None:
-                    last = Timeout("The operation was not finished within operation_timeout_seconds")
+                    # The cancellation that it caused has passed through what was waited for.
+                    waited_for = "; ".join(["", *getattr(error.__cause__, "__notes__", ())])
+                    last = Timeout(f"The operation was not finished within operation_timeout_seconds{waited_for}")
                     last.__cause__ = error
             except PulsarException as error:
                 last = error

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class HostRotation(Generic[T]):
-    """Hosts of one service URL. Not thread-safe; times are seconds of a monotonic clock."""
+    """Hosts of one URL. `next` is not thread-safe, the other methods are; times are seconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -50,9 +50,15 @@ class HostRotation(Generic[T]):
         self._next = self._next % len(self._hosts) + 1
         return host
 
+    def in_order(self, now: float) -> list[T]:
+        """Return the hosts in the order they are written, those in quarantine behind the others."""
+        return sorted(self._hosts, key=lambda host: self.is_quarantined(host, now))
+
     def is_quarantined(self, host: T, now: float) -> bool:
         """Return True if the host is in quarantine."""
-        return host in self._bad and now < self._bad[host][0]
+        # Read once: another thread may end the quarantine meanwhile.
+        bad = self._bad.get(host)
+        return bad is not None and now < bad[0]
 
     def failed(self, host: T, now: float) -> None:
         """Record that the host could not be reached; failures during its quarantine do not lengthen it."""

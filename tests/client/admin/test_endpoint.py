@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,12 +27,13 @@ from pulsar_native.exceptions import (
     InvalidUrl,
     PulsarException,
     ReadError,
+    ServiceUnitNotReady,
     Timeout,
     TopicNotFound,
 )
 from support.brokers import Broker, NewTopic
 from support.clock import stopped_clock
-from support.http_peer import Answer, Asked, http_peer
+from support.http_peer import Answer, Asked, HttpPeer, http_peer
 
 
 def redirect_to(url: str, status: int = 307) -> Callable[[Asked], Answer]:
@@ -130,6 +133,133 @@ def test_next_host_tried_when_unreachable(broker: Broker) -> None:
         assert 1.9 < time.monotonic() - began < 4
         for filler in fillers:
             filler.close()
+
+
+CALLS: dict[str, Callable[[AdminClient], object]] = {
+    "GET": lambda admin: admin.clusters(),
+    "PUT": lambda admin: admin.create_topic("t"),
+    "POST": lambda admin: admin.trim("t"),
+    "DELETE": lambda admin: admin.delete_namespace("a/b"),
+}
+
+
+def admin_of(*peers: HttpPeer, **options: Any) -> AdminClient:
+    """Return an admin client of these hosts, in this order."""
+    return AdminClient("http://" + ",".join(urlsplit(peer.url).netloc for peer in peers), **options)
+
+
+@contextlib.contextmanager
+def hanging_peer() -> Iterator[HttpPeer]:
+    """Serve connections and requests without a response."""
+    over = threading.Event()
+
+    def never(asked: Asked) -> Answer:
+        over.wait(30)
+        raise ConnectionAbortedError
+
+    with http_peer(never) as peer:
+        yield peer
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "is_passed_on"),
+    [
+        ("GET", 502, True), ("GET", 503, True), ("GET", 504, True),
+        ("PUT", 503, True), ("POST", 503, True), ("DELETE", 503, True),
+        ("PUT", 502, False), ("POST", 502, False), ("DELETE", 504, False), ("POST", 504, False),
+        ("GET", 500, False),
+    ],
+)  # fmt: skip
+def test_next_host_after_proxy_without_broker(method: str, status: int, is_passed_on: bool) -> None:
+    call = CALLS[method]
+    with (
+        http_peer(lambda asked: Answer(status, b"<html>")) as away,
+        http_peer(lambda asked: Answer(200, b"[]")) as good,
+    ):
+        admin = admin_of(away, good)
+        if is_passed_on:
+            call(admin)
+        else:
+            with pytest.raises(AdminError) as caught:
+                call(admin)
+            assert (caught.value.status, good.asked) == (status, [])
+        assert [asked.method for asked in away.asked] == [method]
+        is_quarantined = status != 500
+        if is_quarantined:
+            call(admin)
+            assert len(away.asked) == 1
+
+
+def test_next_host_after_silent_one_reads() -> None:
+    with hanging_peer() as silent, http_peer(lambda asked: Answer(200, b'["c"]')) as good:
+        admin = admin_of(silent, good, timeout_seconds=2)
+        began = time.monotonic()
+        assert admin.clusters() == ["c"]
+        assert 0.9 < time.monotonic() - began < 2
+        # It is in quarantine, also for a request that may not be repeated.
+        admin.trim("t")
+        assert (len(silent.asked), len(good.asked)) == (1, 2)
+
+
+def test_silent_host_changing_request_not_repeated() -> None:
+    with hanging_peer() as silent, http_peer(lambda asked: Answer(204)) as good:
+        admin = admin_of(silent, good, timeout_seconds=0.5)
+        with pytest.raises(Timeout, match=r"^trim .*/t: 127\.0\.0\.1:\d+ has not answered POST"):
+            admin.trim("t")
+        assert good.asked == []
+        admin.trim("t")
+        assert (len(silent.asked), len(good.asked)) == (1, 1)
+
+
+@pytest.mark.parametrize("last", ["silent", "503", "gone"])
+def test_every_host_fails_error_names_all(last: str) -> None:
+    with (
+        hanging_peer() as silent,
+        http_peer(lambda asked: Answer(502)) as away,
+        http_peer(lambda asked: Answer(503)) as unready,
+    ):
+        with http_peer(lambda asked: Answer()) as gone:
+            pass
+        peers = {"silent": silent, "502": away, "503": unready, "gone": gone}
+        whys = {"silent": "no response in time", "502": "HTTP 502", "503": "HTTP 503", "gone": "no connection"}
+        order = [*(name for name in peers if name != last), last]
+        names = {name: urlsplit(peer.url).netloc for name, peer in peers.items()}
+        with pytest.raises(PulsarException) as caught:
+            admin_of(*(peers[name] for name in order), timeout_seconds=2).clusters()
+    kinds = {"silent": Timeout, "503": ServiceUnitNotReady, "gone": ConnectError}
+    assert type(caught.value) is kinds[last] and caught.value.broker == names[last]
+    before = ", ".join(f"{names[name]} ({whys[name]})" for name in order[:-1])
+    assert caught.value.message.endswith(f"; tried before: {before}")
+
+
+def test_broker_not_ready_is_not_quarantined() -> None:
+    unready = Answer(503, b'{"reason": "The namespace bundle is being unloaded"}')
+    with http_peer(lambda asked: unready) as first, http_peer(lambda asked: Answer(200, b"[]")) as second:
+        admin = admin_of(first, second)
+        for _ in range(2):
+            admin.clusters()
+        assert (len(first.asked), len(second.asked)) == (2, 2)
+
+
+def test_quarantine_ends_and_does_not_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, endpoint)
+    monkeypatch.setattr(_http, "time", clock)
+    answers = [Answer(502), Answer(502)]
+
+    def recovers(asked: Asked) -> Answer:
+        return answers.pop() if answers else Answer(200, b"[]")
+
+    with http_peer(recovers) as first, http_peer(lambda asked: Answer(200, b"[]")) as second:
+        admin = admin_of(first, second)
+        admin.clusters()
+        pickle.loads(pickle.dumps(admin)).clusters()
+        assert (len(first.asked), len(second.asked)) == (2, 2)
+        admin.clusters()
+        assert len(first.asked) == 2
+        clock.advance(60)
+        admin.clusters()
+        assert (len(first.asked), len(second.asked)) == (3, 3)
 
 
 def test_sent_request_not_repeated(broker: Broker) -> None:

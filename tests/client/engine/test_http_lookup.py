@@ -161,9 +161,27 @@ async def test_http_lookup_no_response_times_out(cores: Cores) -> None:
 
     with http_peer(late) as peer:
         core = cores(peer.url, operation_timeout_seconds=0.3)
-        with pytest.raises(Timeout) as caught:
+        with pytest.raises(Timeout, match=peer.url.removeprefix("http://")) as caught:
             await core.lookup.partitions(TOPIC, core.deadline())
         assert caught.value.topic == TOPIC.full
+        leave.set()
+
+
+@pytest.mark.asyncio
+async def test_http_lookup_silent_hosts_all_named(cores: Cores) -> None:
+    leave = threading.Event()
+
+    def late(asked: Asked) -> Answer:
+        leave.wait(10)
+        return Answer()
+
+    with http_peer(late) as first, http_peer(late) as second:
+        names = {peer.url.removeprefix("http://") for peer in (first, second)}
+        core = cores("http://" + ",".join(names), operation_timeout_seconds=0.6)
+        with pytest.raises(Timeout) as caught:
+            await core.lookup.partitions(TOPIC, core.deadline())
+        (last,) = names - {caught.value.message.partition("tried before: ")[2]}
+        assert last in caught.value.message and (len(first.asked), len(second.asked)) == (1, 1)
         leave.set()
 
 

@@ -252,7 +252,7 @@ async def test_lookup_broker_starting_late(fake: FakeBroker, cores: Cores, monke
 async def test_lookup_unanswered_timeout_names_topic(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, operation_timeout_seconds=0.3)
-    with pytest.raises(Timeout) as caught:
+    with pytest.raises(Timeout, match=f"no answer from {at(fake)}") as caught:
         await core.lookup.broker_of(TOPIC, core.deadline())
     assert caught.value.topic == TOPIC.full
 

@@ -52,6 +52,15 @@ def test_hosts_all_quarantined_tried_in_turn() -> None:
     assert [hosts.next(1.0) for _ in range(4)] == ["b", "c", "a", "b"]
 
 
+def test_hosts_in_order_quarantined_last() -> None:
+    hosts = rotation()
+    hosts.failed("a", 0.0)
+    assert hosts.in_order(59.9) == ["b", "c", "a"] and hosts.in_order(60.0) == ["a", "b", "c"]
+    for host in "bac":
+        hosts.failed(host, 60.0)
+    assert hosts.in_order(61.0) == ["a", "b", "c"]
+
+
 def test_host_quarantine_off_or_single() -> None:
     alone = rotation("a")
     alone.failed("a", 0.0)
