@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +28,16 @@ _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-5s [%(threadName)s] %(name)s | %
 _package = logging.getLogger("pulsar_native")
 _lock = threading.Lock()
 _targets: list[logging.Logger] = []
+
+
+def _after_fork_in_child() -> None:
+    # Another thread may have held it.
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _checked_level(level: object) -> LoggerLevel:

@@ -1,5 +1,5 @@
 """Every public method of live objects in a forked child: it raises `AlreadyClosed` at once, whatever locks other
-threads held at the fork.
+threads held at the fork. New clients work there all the same.
 """
 
 from __future__ import annotations
@@ -294,3 +294,35 @@ def test_fork_in_callback_send_in_child_raises(client: Client) -> None:
     producer.send_async(b"x", forks)
     assert called.wait(LIMIT_SECONDS)
     assert found == ["closed"]
+
+
+def use_new_clients(url: str) -> list[str]:
+    """Use what takes a lock of the package's modules, with clients of both APIs made here."""
+    with Client(url, logger=logging.getLogger("app"), meter_provider=True, operation_timeout_seconds=5) as client:
+        group = PushConsumer(client, GROUP)
+        group.subscribe("t")
+        group.register_message_listener(concurrently=print)
+        with group:
+            client.create_producer("t")
+
+    async def on_loop() -> None:
+        async with pulsar_native.asyncio.Client(url, operation_timeout_seconds=5) as client:
+            group = pulsar_native.asyncio.PushConsumer(client, GROUP)
+            group.subscribe("t")
+            group.register_message_listener(concurrently=print)
+            async with group:
+                await client.create_producer("t")
+
+    asyncio.run(on_loop())
+    return ["sync", "asyncio"]
+
+
+def test_new_clients_in_child_modules_locked(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    def child() -> Any:
+        # In a process of its own, where the locks of modules stay held.
+        modules = [module for name, module in list(sys.modules.items()) if name.startswith("pulsar_native")]
+        assert hold_locks(*(vars(module) for module in modules)) > 5
+        return in_child(lambda: use_new_clients(fake.url), LIMIT_SECONDS / 2)
+
+    # Imports what the child uses.
+    assert use_new_clients(fake.url) == in_child(child, LIMIT_SECONDS) == ["sync", "asyncio"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import threading
 import time
@@ -23,7 +24,6 @@ from pulsar_native.config.base import check_function
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.loop import generation
 from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidTopicName, NotAllowedError
 from pulsar_native.message_id import MessageId
@@ -70,28 +70,37 @@ class ServiceState(Enum):
 
 
 class _Groups:
-    """Groups that run in this process. Thread-safe."""
+    """Groups that run in this process. Thread-safe; a forked child has another one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._members: set[tuple[object, ...]] = set()
 
     def join(self, member: tuple[object, ...]) -> bool:
-        """Add a member; return False when it is present already. A forked child starts with none."""
+        """Add a member; return False when it is present already."""
         with self._lock:
-            key = (generation(), *member)
-            if key in self._members:
+            if member in self._members:
                 return False
-            self._members.add(key)
+            self._members.add(member)
             return True
 
     def leave(self, member: tuple[object, ...]) -> None:
         """Remove a member."""
         with self._lock:
-            self._members.discard((generation(), *member))
+            self._members.discard(member)
 
 
 _groups = _Groups()
+
+
+def _after_fork_in_child() -> None:
+    # No group runs in the child, and another thread may have held the lock.
+    global _groups
+    _groups = _Groups()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class PushConsumerCore:

@@ -9,6 +9,7 @@ exemplar filter's error, is logged and ends no work of the client. Collecting ma
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
 import weakref
@@ -165,6 +166,10 @@ class Instruments:
             for consumer in list(core.consumers):
                 yield from consumer.children
 
+    def clear_after_fork(self) -> None:
+        """Have a lock that no thread holds, in a forked child."""
+        self._lock = threading.Lock()
+
     def add(self, core: StatsSource) -> None:
         """Collect a client's metrics from now on, until it is garbage-collected."""
         self._cores.add(core)
@@ -267,6 +272,18 @@ def _histogram(meter: Any, name: str, text: str) -> Any:
 # By the id of the provider, which need not be hashable and lives as long as its process.
 _instruments: dict[int, Instruments] = {}
 _making = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    # Other threads may have held the locks.
+    global _making
+    _making = threading.Lock()
+    for each in _instruments.values():
+        each.clear_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def instruments_of(provider: Any) -> Instruments:
