@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_checks import check_parts, whole_number
 from pulsar_native._type_names import type_name
 from pulsar_native.arrow.batch import ArrowBatch
@@ -35,6 +36,7 @@ from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema
 
 _BYTES = BytesSchema()
+_log = get_logger("pulsar_native.consumer")
 
 
 def checked_timeout(timeout: float | None) -> float | None:
@@ -227,3 +229,17 @@ def check_event_listener(listener: ConsumerEventListener | None, config: Consume
                 "consumer_event_listener must have the methods became_active and became_inactive; "
                 f"{type(listener).__name__} has no {name}"
             )
+
+
+def warn_of_unused_policy(config: ConsumerConfig) -> None:
+    """Log a warning for a dead-letter policy that cannot have an effect."""
+    counts = config.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+    if config.dead_letter_policy is None or counts or config.enable_retry:
+        return
+    _log.warning(
+        "dead_letter_policy has no effect on the subscription %r: it is %s, and the broker counts redeliveries on "
+        "Shared and Key_Shared subscriptions only. Subscribe with consumer_type=ConsumerType.Shared or KeyShared, or "
+        "with enable_retry=True and refuse messages by reconsume_later()",
+        config.subscription_name,
+        config.consumer_type.name,
+    )

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from pulsar_native import _validation
-from pulsar_native.config import ConsumerConfig
+from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
+from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -70,3 +71,18 @@ def test_checked_topics() -> None:
 def test_work_of_no_transaction_names_the_parameter() -> None:
     with pytest.raises(InvalidConfiguration, match="txn must be what new_transaction"):
         _validation.work_of(5, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", list(ConsumerType), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("retries", [False, True], ids=["plain", "retry"])
+@pytest.mark.parametrize("policy", [None, DeadLetterPolicy(max_redeliver_count=2)], ids=["none", "policy"])
+def test_dead_letter_policy_unused_warns(
+    caplog: pytest.LogCaptureFixture, kind: ConsumerType, retries: bool, policy: DeadLetterPolicy | None
+) -> None:
+    config = ConsumerConfig(subscription_name="s", consumer_type=kind, dead_letter_policy=policy, enable_retry=retries)
+    _validation.warn_of_unused_policy(config)
+    is_unused = policy is not None and not retries and kind in (ConsumerType.Exclusive, ConsumerType.Failover)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * is_unused
+    if is_unused:
+        assert f"dead_letter_policy has no effect on the subscription 's': it is {kind.name}" in caplog.text
+        assert "ConsumerType.Shared or KeyShared" in caplog.text and "enable_retry=True" in caplog.text

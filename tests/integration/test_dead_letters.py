@@ -18,7 +18,9 @@ from pulsar_native import (
     InitialPosition,
     Message,
     Timeout,
+    TopicNotFound,
 )
+from pulsar_native.admin import AdminClient
 from pulsar_native.schema import (
     InvalidRecord,
     JsonSchema,
@@ -85,6 +87,27 @@ def test_after_the_last_redelivery_a_message_goes_to_the_dead_letter_topic_once(
     (letter,) = letters(client, f"{name}-sub-DLQ", 1)
     assert letter.data() == b"bad"
     eventually(lambda: backlog(name) == 1)  # the good one
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover], ids=lambda kind: kind.name)
+def test_dead_letter_policy_uncounted_types_warn(
+    client: Any, topic: NewTopic, kind: ConsumerType, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    client.create_producer(name).send(b"bad")
+    options = {**SHARED, "consumer_type": kind}
+    consumer = client.subscribe(name, "sub", **options, dead_letter_policy=ConsumerDeadLetterPolicy(1))
+    assert [refuse(consumer, 1)[0].redelivery_count() for _ in range(5)] == [0] * 5
+    with pytest.raises(TopicNotFound):
+        AdminClient(broker.admin_url).partitions(f"{name}-sub-DLQ")
+    assert caplog.text.count("dead_letter_policy has no effect on the subscription 'sub'") == 1
+    retried = client.subscribe(
+        name, "retried", **options, dead_letter_policy=ConsumerDeadLetterPolicy(1), enable_retry=True
+    )
+    for _ in range(2):
+        retried.reconsume_later(retried.receive(15_000), 0)
+    (letter,) = letters(client, f"{name}-retried-DLQ", 1)
+    assert letter.data() == b"bad" and caplog.text.count("has no effect") == 1
 
 
 @pytest.mark.proves("C149")

@@ -355,6 +355,7 @@ class Client(NotPicklable):
         changed = None if topics_changed_listener is None else topics_told_on_loop(topics_changed_listener)
         events = None if consumer_event_listener is None else ConsumerEvents(consumer_event_listener, None)
         used_schema = _validation.checked_schema(schema)
+        _validation.warn_of_unused_policy(config)
         decoder = VersionedDecoder(used_schema)
         inner = await self._started().subscribe(
             topics, config, decoder, wire_schema(used_schema), chain, changed, events

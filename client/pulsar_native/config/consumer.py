@@ -123,8 +123,11 @@ class ConsumerConfig(Config):
     :param batch_index_ack_enabled: True acknowledges single messages of a batch at the broker (PIP-54), which must have
         it enabled. Default False: an entry is acknowledged with its last message.
     :param ack_receipt_enabled: True has `acknowledge` wait for the broker's answer. Default False.
-    :param dead_letter_policy: a `DeadLetterPolicy`, for Shared and Key_Shared subscriptions. Default None.
-    :param enable_retry: True subscribes to the retry topic too and allows `reconsume_later`. Default False.
+    :param dead_letter_policy: a `DeadLetterPolicy`. Default None. The broker counts redeliveries on Shared and
+        Key_Shared subscriptions only: on Exclusive and Failover ones the policy has no effect, which a warning says at
+        `subscribe`, unless `enable_retry` is True; then `reconsume_later` counts, negative acknowledgements do not.
+    :param enable_retry: True subscribes to the retry topic too and allows `reconsume_later`, whose copies are counted,
+        with every type of subscription. Default False.
     :param is_read_compacted: True reads the compacted topic: of each key the newest message. Persistent topics,
         Exclusive and Failover subscriptions. Default False.
     :param properties: metadata of the consumer, shown in the topic's statistics. Default none.

@@ -374,6 +374,7 @@ class Client(NotPicklable):
         if consumer_event_listener is not None:
             events = ConsumerEvents(consumer_event_listener, self._listeners.assign())
         used_schema = _validation.checked_schema(schema)
+        _validation.warn_of_unused_policy(config)
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run_eager(
