@@ -93,6 +93,10 @@ class ConnectionPool:
         # One caller's cancellation must not end the attempt the others wait for.
         try:
             connection = await wait_for_shared(task)
+        except asyncio.CancelledError as error:
+            # Of the operation time-out, perhaps.
+            error.add_note(f"no connection to {physical} yet")
+            raise
         except PulsarException as error:
             # Several callers may wait for one attempt, and each adds its own context to the error.
             raise copy.copy(error) from error

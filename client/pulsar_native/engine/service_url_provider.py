@@ -73,9 +73,14 @@ class ServiceUrlProvider:
     async def known(self) -> ServiceInfo:
         """Return the cluster; calls the provider at the first use, and raises when that fails."""
         if not self.is_known:
-            async with self._starting:
-                if not self.is_known:
-                    await self._begin(self._config.service_url)
+            try:
+                async with self._starting:
+                    if not self.is_known:
+                        await self._begin(self._config.service_url)
+            except asyncio.CancelledError as error:
+                # Of the operation time-out, perhaps.
+                error.add_note("the provider of the service URL has not answered yet")
+                raise
         return self.info
 
     async def _begin(self, source: ServiceSource) -> None:
