@@ -242,6 +242,19 @@ def test_asyncio_methods_in_child_raise(fake: FakeBroker, topic: FakeTopic) -> N
     assert asyncio.run(fork()) == {}
 
 
+def test_nothing_is_connected_in_child(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    fake.partitions["persistent://public/default/p"] = 2
+    live = (
+        client.create_producer("t"),
+        client.create_producer("p", lazy_start_partitioned_producers=True, message_router=lambda *_: 1),
+        client.subscribe("t", "s"),
+        client.create_reader("t", MessageId.earliest),
+        client.create_table_view("t"),
+    )
+    assert [each.is_connected() for each in live] == [True] * 5
+    assert in_child(lambda: [each.is_connected() for each in live], LIMIT_SECONDS) == [False] * 5
+
+
 def exit_code_of(block: Any) -> object:
     """Return the code with which the child ends that exits inside the block, which its parent has entered."""
     try:

@@ -86,7 +86,7 @@ class Producer(Closeable, Generic[T_contra]):
         return self._inner.last_sequence_id
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected."""
+        """Return whether every partition is connected, which none is in a forked child."""
         return self._inner.is_connected
 
     def last_disconnected_timestamp(self) -> int:

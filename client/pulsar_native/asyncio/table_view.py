@@ -133,7 +133,7 @@ class TableView(Closeable, TableMapping[T_co]):
         return self._inner.description
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected."""
+        """Return whether every partition is connected, which none is in a forked child."""
         return self._inner.is_connected
 
     async def close(self, timeout: float | None = None) -> CloseReport:

@@ -110,8 +110,9 @@ class Handler(ABC):
 
     @property
     def is_connected(self) -> bool:
-        """True while the broker has the handler. Thread-safe."""
-        return self.state is State.READY and self.connection is not None and self.connection.is_open
+        """True while the broker has the handler; False in a forked child. Thread-safe."""
+        is_open = self.state is State.READY and self.connection is not None and self.connection.is_open
+        return is_open and not self.client.engine.is_inherited
 
     def assign(self, broker: BrokerOfTopic | None) -> None:
         """Attach to this broker at the next attempt, without a lookup."""

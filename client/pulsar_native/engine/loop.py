@@ -337,6 +337,11 @@ class Engine:
             coroutine.close()
             raise
 
+    @property
+    def is_inherited(self) -> bool:
+        """True in a child forked after the engine was made, where its loop does not run. Thread-safe."""
+        return self.generation != generation()
+
     def check_may_wait(self) -> None:
         """Raise `OperationNotSupported` on the engine's thread, where a call that waits would wait for itself, and
         `AlreadyClosed` in a forked child. Thread-safe.

@@ -333,7 +333,7 @@ class Receiving(Closeable, Generic[T_co]):
         return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected. Does not block."""
+        """Return whether every partition is connected, which none is in a forked child. Does not block."""
         return self._inner.is_connected
 
     def stats(self) -> ConsumerStats:

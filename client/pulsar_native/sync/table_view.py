@@ -108,7 +108,7 @@ class TableView(Closeable, TableMapping[T_co]):
         return self._inner.description
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected. Does not block."""
+        """Return whether every partition is connected, which none is in a forked child. Does not block."""
         return self._inner.is_connected
 
     def close(self, timeout: float | None = None) -> CloseReport:

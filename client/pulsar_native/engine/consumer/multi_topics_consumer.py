@@ -719,8 +719,9 @@ class MultiTopicsConsumer:
 
     @property
     def is_connected(self) -> bool:
-        """True if every partition is connected."""
-        return not self.subscriptions.has_ended and all(child.is_connected for child in self.children)
+        """True if every partition is connected; False in a forked child."""
+        is_usable = not self.subscriptions.has_ended and not self.client.engine.is_inherited
+        return is_usable and all(child.is_connected for child in self.children)
 
     @property
     def last_disconnected_timestamp(self) -> int:

@@ -231,8 +231,10 @@ class TopicProducer:
 
     @property
     def is_connected(self) -> bool:
-        """True if every partition that is in use is connected."""
-        return all(child.is_connected for child in self.children if child.is_started)
+        """True if every partition that is in use is connected; False in a forked child."""
+        # All of none, in a child too, where nothing has been published yet.
+        is_usable = not self.client.engine.is_inherited
+        return is_usable and all(child.is_connected for child in self.children if child.is_started)
 
     @property
     def last_disconnected_timestamp(self) -> int:
