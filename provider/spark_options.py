@@ -101,11 +101,15 @@ class LoadValue:
     corrupt_column: str | None
 
     def __post_init__(self) -> None:
-        validation.choice("value_format", self.format, VALUE_FORMATS)
-        is_auto = self.format.lower() == "auto"
-        if is_auto and self.schema is not None:
+        from pyspark_pulsar.schema import SOURCE_COLUMNS
+
+        kind = validation.choice("value_format", self.format, VALUE_FORMATS)
+        is_auto = kind == "auto"
+        if self.schema is not None and kind not in ("json", "avro"):
+            reason = "takes the schema that the topic has" if is_auto else "keeps the bytes of a value as they are"
             validation.refuse(
-                "value_schema is for json and avro: value_format='auto' takes the schema that the topic has"
+                f"value_schema is for json and avro, and value_format={kind!r} {reason}: leave value_schema out, or "
+                "set value_format to json or avro"
             )
         for name, given in (("value_mode", self.mode), ("corrupt_column", self.corrupt_column)):
             if given is not None and not is_auto:
@@ -114,11 +118,43 @@ class LoadValue:
             validation.choice("value_mode", str(self.mode).lower(), [mode.lower() for mode in VALUE_MODES])
         if self.corrupt_column is not None and str(self.mode).upper() != "PERMISSIVE":
             validation.refuse("corrupt_column needs value_mode='PERMISSIVE': otherwise there is no such column")
+        if str(self.corrupt_column).lower() in (name.lower() for name in SOURCE_COLUMNS):
+            validation.refuse(
+                f"corrupt_column is {self.corrupt_column!r}, the name of another column: take another name"
+            )
 
     def part(self) -> dict[str, str]:
         """Return the part `value` of the request."""
         given = {"schema": self.schema, "mode": self.mode, "corrupt_column": self.corrupt_column}
         return {"format": self.format.lower(), **{name: value for name, value in given.items() if value}}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadColumns:
+    """Columns of the output besides those of the value; see the parameters of the operator."""
+
+    derive: Mapping[str, str]
+    partition_by: Sequence[str]
+    metadata: Sequence[str] | None
+
+    def __post_init__(self) -> None:
+        from pyspark_pulsar.schema import METADATA_COLUMNS, named_twice
+
+        validation.known("metadata", self.metadata or (), METADATA_COLUMNS)
+        for argument, names in (("derive", list(self.derive)), ("partition_by", self.partition_by)):
+            if double := named_twice(names):
+                validation.refuse(f"{argument} names columns twice, in upper or lower case: {', '.join(double)}")
+        known = {name.lower() for name in METADATA_COLUMNS}
+        if taken := [name for name in self.derive if name.lower() in known]:
+            validation.refuse(
+                f"derive must not replace metadata columns ({', '.join(taken)}): they identify the message of a row; "
+                "give the columns other names"
+            )
+
+    @property
+    def has_publish_time(self) -> bool:
+        """True if the output has the column by which an overwrite selects the rows of an interval."""
+        return self.metadata is None or "__publishTime" in self.metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +186,34 @@ class LoadOutput:
             validation.choice("write_mode", self.write_mode, WRITE_MODES)
             if self.write_mode.lower() == "merge" and self.replace_where is not None:
                 validation.refuse("replace_where is for write_mode='overwrite': a merge goes by message")
+
+    def check_writer(self, value: LoadValue, columns: LoadColumns) -> None:
+        """Raise ValueError if pyarrow is to write what only Spark can."""
+        if self.writer.lower() != "pyarrow":
+            return
+        kind, has_folders = value.format.lower(), self.format.lower() == "parquet" and bool(columns.partition_by)
+        reasons = {
+            f"value_format={kind!r} is decoded": kind not in ("raw", "auto"),
+            "derive is computed": bool(columns.derive),
+            "partition_by makes folders that are written": has_folders,
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                validation.refuse(f"output_writer='pyarrow', but {reason} by Spark: leave output_writer out")
+
+    def check_overwrite(self, columns: LoadColumns, *, has_times: bool) -> None:
+        """Raise ValueError if an overwrite of a table does not know which rows belong to the interval.
+
+        `has_times` is True if both bounds of the interval are publish times.
+        """
+        if self.format.lower() == "parquet" or (self.write_mode or "").lower() == "merge":
+            return
+        if self.replace_where is None and not (has_times and columns.has_publish_time):
+            validation.refuse(
+                "an overwrite must know which rows of the table are the interval's: give interval_start, interval_end "
+                "and the column __publishTime in metadata, or replace_where, such as 'hour = 1' with a column of "
+                "derive, or write_mode='merge'"
+            )
 
     def part(self) -> dict[str, Any]:
         """Return what the part `output` of the request has besides path and partitions."""

@@ -29,6 +29,7 @@ from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
 from airflow_provider_pulsar.operators.spark_submit import PulsarSparkSubmitMixin, is_known
 from airflow_provider_pulsar.spark_options import (
+    LoadColumns,
     LoadOutput,
     LoadValue,
     referenced_key,
@@ -44,6 +45,8 @@ from pulsar_native.topic import TopicName
 
 try:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+    import pyspark_pulsar  # noqa: F401  # The constructor needs it.
 except ImportError as error:
     raise missing("spark", "PulsarSparkLoadOperator") from error
 
@@ -63,6 +66,11 @@ _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime
 # Options of the source that arguments of the operator stand for, in lower case.
 _OWN_OPTIONS = {
     **dict.fromkeys(("topic", "topics", "topicspattern"), "the argument topic names what is loaded"),
+    **dict.fromkeys(("columns", "includemetadata"), "the argument metadata names the columns"),
+    "valueformat": "the argument value_format stands for it",
+    "mode": "the argument value_mode stands for it",
+    "columnnameofcorruptrecord": "the argument corrupt_column stands for it",
+    "pushdownpredicate": "a load has no query with a filter, and reads all rows",
     "service.url": "the address belongs to the connection and its secret; an address that only Spark uses is the "
     "connection's field spark_service_url",
 }
@@ -190,8 +198,9 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         name: str = "pulsar-load",
         **kwargs: Any,
     ) -> None:
-        LoadValue(value_format, value_schema, value_mode, corrupt_column)
-        LoadOutput(output_format, table, write_mode, replace_where, output_writer).check(since)
+        value = LoadValue(value_format, value_schema, value_mode, corrupt_column)
+        output = LoadOutput(output_format, table, write_mode, replace_where, output_writer)
+        output.check(since)
         if not topic or not output_path:
             validation.refuse("PulsarSparkLoadOperator needs a topic and an output_path")
         if "application_args" in kwargs:
@@ -200,7 +209,13 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         if metadata is not None:
             metadata = _names("metadata", metadata)
         derive = validation.texts("derive", derive)
-        validation.number("min_rows", min_rows, 0)
+        columns = LoadColumns(derive, partition_by, metadata)
+        output.check_writer(value, columns)
+        min_rows = validation.whole("min_rows", min_rows, 0)
+        if not isinstance(allow_empty, bool):
+            validation.refuse(f"allow_empty must be True or False, not {allow_empty!r}")
+        if commits is not None and since is None:
+            validation.refuse("commits needs since='last_success': other loads have no commit log")
         super().__init__(pulsar_conn_id=pulsar_conn_id, spark_environment=spark_environment, name=name, **kwargs)
         self.topic = topic
         self.output_path = output_path
@@ -243,6 +258,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         self._check_log_folder()
         self._refuse_pulsar_secrets()
         self._bounds(is_rendered=False)
+        output.check_overwrite(columns, has_times=self._has_times())
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # ours returns the result
         """Run the load and return its result."""
@@ -258,6 +274,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
 
             self.application = application()
         state = self._begin(context)
+        self._check_request()
         self.log.info("Loading %s into %s", self.topic, self.output_path)
         try:
             self._submit_with_connection(context)
@@ -412,6 +429,11 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             validation.refuse("source_options must be a mapping of option names to texts")
         reference = next((str(text) for name, text in options.items() if name.lower() == "credentialsref"), "")
         refuse_secrets("conf", self.conf, referenced_key("source_options", reference))
+        names = [name.lower() for name in options]
+        if double := [name for name in options if names.count(name.lower()) > 1]:
+            validation.refuse(
+                f"source_options has one option twice ({', '.join(double)}): case is ignored; leave one out"
+            )
         for name in options:
             if reason := _OWN_OPTIONS.get(name.lower()):
                 validation.refuse(f"source_options must not have {name!r}: {reason}")
@@ -424,6 +446,22 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         start = "None" if self._has_start and self.interval_start is None else self.interval_start
         bounds = intervals.Bounds(start, self.interval_end, self.interval, self.since, starts, ends)
         return bounds.options(is_rendered=is_rendered)
+
+    def _has_times(self) -> bool:
+        """Return True if both bounds are publish times, also such that are not known yet."""
+        options = self.source_options if isinstance(self.source_options, Mapping) else {}
+        starts, ends = (
+            bound is not None or is_set(options, option)
+            for bound, option in ((self.interval_start, "startingTime"), (self.interval_end, "endingTime"))
+        )
+        return starts and ends
+
+    def _check_request(self) -> None:
+        """Raise for what the application would refuse, before Spark starts: options of the source and the like."""
+        from pyspark_pulsar.request import LoadRequest
+
+        with staged(f"The load of {self.topic}", "arguments"):
+            LoadRequest.parse(json.dumps(self._request(self._pulsar_hook().connection_options(), None)))
 
     def _request(self, options: Mapping[str, object], reference: str | None) -> dict[str, Any]:
         # Names of options have no case: the connection's option would stand beside that of the user.

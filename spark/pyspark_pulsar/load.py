@@ -363,7 +363,12 @@ class Load:
             except AnalysisException as error:
                 reason = str(error).strip().partition("\n")[0]
                 raise InvalidConfiguration(f"derive.{name} is not an expression of the columns: {reason}") from error
-        self._check_columns(frame.columns)
+            if _has_generator(frame):
+                raise InvalidConfiguration(
+                    f"derive.{name} may make several rows, or none, of a message ({expression}), and a load writes one "
+                    "row for each: keep the array or map as a column, and explode it where the output is read"
+                )
+        self._request.check_columns(frame.columns)
         return frame
 
     def _scan(self, plan: Plan) -> Scan:
@@ -403,21 +408,6 @@ class Load:
         topics = list(dict.fromkeys(TopicName.parse(item.topic).base.full for item in plan.ranges))
         return registered_definition(self._request.read_options(), topics, self._request.value_format.upper())
 
-    def _check_columns(self, columns: Sequence[str]) -> None:
-        from pulsar_native.exceptions import InvalidConfiguration
-        from pyspark_pulsar.schema import named_twice
-
-        folded = {name.lower() for name in columns}
-        missing = [name for name in self._request.partition_by if name.lower() not in folded]
-        if double := named_twice(columns):
-            raise InvalidConfiguration(f"The output would have columns twice: {', '.join(double)}")
-        if missing:
-            raise InvalidConfiguration(
-                f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(columns)}"
-            )
-        if len(self._request.partition_by) == len(columns):
-            raise InvalidConfiguration("output.partition_by names all columns: leave one out, for the files")
-
     def _write(self, output: Output, scan: Scan, plan: Manifest) -> dict[str, Delivered]:
         """Write the rows to the staging folder, count them, and return the delivered rows by topic partition."""
         form = self._own_format(output, scan)
@@ -426,7 +416,7 @@ class Load:
             with Progress(self._spark):
                 output.write(frame, self._request.partition_by)
         else:
-            self._check_columns(scan.columns.names)
+            self._request.check_columns(scan.columns.names)
             with Progress(self._spark):
                 output.write_scan(scan, form)
         self._enter("check")
@@ -519,6 +509,22 @@ class Load:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
+
+
+def _has_generator(frame: DataFrame) -> bool:
+    """Return True if an expression of a frame makes rows of its own, as explode, inline and stack do.
+
+    json_tuple is planned like them, and makes one row of each.
+    """
+    plan: Any = frame
+    nodes = [plan._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        if node.nodeName() == "Generate" and node.generator().prettyName() != "json_tuple":
+            return True
+        children = node.children()
+        nodes += [children.apply(index) for index in range(children.size())]
+    return False
 
 
 class Progress:

@@ -103,7 +103,7 @@ class LoadRequest:
             value_format=_choice(value, "format", "value", FORMATS),
             value_schema=_text(value, "schema", "value") if value.get("schema") is not None else None,
             value_options=_value_options(value),
-            derive=_texts(top, "derive", "request") if top.get("derive") is not None else {},
+            derive=_derive(top),
             metadata=metadata,
             replay=_choice(top, "replay", "request", REPLAYS),
             time_zone=_text(top, "time_zone", "request") if "time_zone" in top else "UTC",
@@ -118,7 +118,7 @@ class LoadRequest:
         )
         if made.writer == PYARROW and (reason := made.needs_spark):
             raise InvalidConfiguration(f"output.writer is pyarrow, but {reason}")
-        ReadOptions.parse({**source, **made.column_options()})  # The read may need more options than the plan.
+        made._check_read(ReadOptions.parse({**source, **made.column_options()}))
         return made if made.manifest else replace(made, manifest=beside(path + made.suffix))
 
     @property
@@ -143,6 +143,27 @@ class LoadRequest:
     def takes_registered(self) -> bool:
         """Return True if the load itself decodes by the definition that is registered at planning."""
         return self.value_format in ("json", "avro") and self.value_schema is None
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Raise `InvalidConfiguration` for columns of the output that are doubled, missing, or all of the folders'."""
+        folded = {name.lower() for name in columns}
+        missing = [name for name in self.partition_by if name.lower() not in folded]
+        if double := named_twice(columns):
+            raise InvalidConfiguration(f"The output would have columns twice: {', '.join(double)}")
+        if missing:
+            raise InvalidConfiguration(
+                f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(columns)}"
+            )
+        if len(self.partition_by) == len(columns):
+            raise InvalidConfiguration("output.partition_by names all columns: leave one out, for the files")
+
+    def _check_read(self, read: ReadOptions) -> None:
+        """Raise for what the options of the read, which may be more than those of the plan, do not allow."""
+        if self.takes_registered and read.admin_url is None:
+            raise InvalidConfiguration("Decoding by the registered schema needs admin.url, or give value.schema")
+        if self.value_format == "raw":
+            # Those of any other format are known with the schema.
+            self.check_columns([*read.columns, *(name for name in self.derive if name.lower() != "value")])
 
     def column_options(self) -> dict[str, str]:
         """Return the options of the read that say which columns it has: their names, and the decoding of values."""
@@ -268,6 +289,22 @@ def _value_options(value: Mapping[str, Any]) -> dict[str, str]:
                 raise InvalidConfiguration(f"value.{part} needs value.format auto")
             found[option] = _text(value, part, "value")
     return found
+
+
+def _derive(top: Mapping[str, Any]) -> dict[str, str]:
+    """Return the further columns; raises for a name that is empty, doubled, or that of a metadata column."""
+    given = _texts(top, "derive", "request") if top.get("derive") is not None else {}
+    if not all(name.strip() for name in given):
+        raise InvalidConfiguration("derive has an expression without a name: give the column a name")
+    if double := named_twice(list(given)):
+        raise InvalidConfiguration(f"derive names columns twice: {', '.join(double)}")
+    known = {name.lower() for name in METADATA_COLUMNS}
+    if taken := [name for name in given if name.lower() in known]:
+        raise InvalidConfiguration(
+            f"derive must not replace metadata columns ({', '.join(taken)}): they identify the message of a row; give "
+            "the columns other names"
+        )
+    return given
 
 
 def _partition_by(output: Mapping[str, Any]) -> tuple[str, ...]:

@@ -26,11 +26,10 @@ _NO_SCHEMA = SchemaInfo("BYTES", SchemaType.BYTES)
 def registered_definition(options: ReadOptions, topics: Sequence[str], kind: str) -> str:
     """Return the definition (an Avro schema in JSON) registered at all the topics, of type JSON or AVRO.
 
-    Blocks. Raises `InvalidConfiguration` if there is none or the topics differ, and for Avro `OperationNotSupported` if
-    the schema has changed since its first version, since rows do not have their schema version.
+    Blocks; needs the option admin.url. Raises `InvalidConfiguration` if there is none or the topics differ, and for
+    Avro `OperationNotSupported` if the schema has changed since its first version, since rows do not have their schema
+    version.
     """
-    if options.admin_url is None:
-        raise InvalidConfiguration("Decoding by the registered schema needs admin.url, or give value.schema")
     credentials = options.credentials.resolve() if options.credentials is not None else None
     with admin_client(options, credentials) as admin:
         found = {topic: _definition(admin, topic, kind) for topic in topics}

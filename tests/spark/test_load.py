@@ -507,10 +507,7 @@ def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic,
         ),
         ({"value": {"format": "json", "schema": "a INT, A STRING, day INT"}}, "columns twice: a"),
         ({"value": {"format": "json", "schema": "a TINYINT, A STRING, day INT"}}, "columns twice: a"),
-        (
-            {"derive": {"__KEY": "1"}, "value": {"format": "json", "schema": "__key INT, day INT"}},
-            "columns twice: __key",
-        ),
+        ({"value": {"format": "json", "schema": "__key INT, day INT"}}, "columns twice: __key"),
         ({"value": {"format": "json", "schema": "a INTEGRAL"}}, "is not a list of columns"),
         ({"derive": {"late": "delay >"}}, r"derive\.late is not an expression of the columns: .*PARSE_SYNTAX_ERROR"),
         ({"derive": {"late": "dely > 1"}}, r"derive\.late is not an expression of the columns: .*dely"),
@@ -527,6 +524,43 @@ def test_load_wrong_columns_raise_before_reading(
         return
     with pytest.raises(InvalidConfiguration, match=message):
         loads.run(name, **parts)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "explode(parts)",
+        "explode_outer(parts)",
+        "posexplode(parts)",
+        "inline(arrays_zip(parts))",
+        "stack(2, day, day)",
+    ],
+    ids=lambda expression: expression.partition("(")[0],
+)
+def test_load_derive_of_rows_raises(loads: Loads, topic: NewTopic, publish: Publish, expression: str) -> None:
+    name = topic()
+    publish(name, [json.dumps({"day": 1, "parts": [1, 2]})])
+    value = {"format": "json", "schema": "day INT, parts ARRAY<INT>"}
+    # The second expression is none of rows, nor is the first.
+    derive = {"many": "size(parts)", "part": expression, "last": "day + 1"}
+    with pytest.raises(InvalidConfiguration, match=r"derive\.part (.*one row for each|is not an expression)"):
+        loads.run(name, value=value, derive=derive)
+    assert [path.name for path in loads.folder.iterdir()] == [".interval=1.manifest.json"], "nothing was staged"
+
+
+def test_load_derive_within_a_row(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, [json.dumps({"day": 1, "parts": [1, 2]}), json.dumps({"day": 2, "parts": []})])
+    value = {"format": "json", "schema": "day INT, parts ARRAY<INT>"}
+    derive = {
+        "twice": "transform(parts, part -> 2 * part)",
+        "field": "json_tuple('{\"a\": 5}', 'a')",
+        "of": "count(*) OVER (PARTITION BY 1)",
+        "sum": "(SELECT sum(part) FROM (SELECT explode(array(1, 2)) AS part))",
+    }
+    assert loads.run(name, value=value, derive=derive).rows == 2
+    found = loads.spark.read.parquet(f"file://{loads.folder}").orderBy("day").select(*derive).collect()
+    assert [tuple(row) for row in found] == [([2, 4], "5", 2, 3), ([], "5", 2, 3)]
 
 
 @pytest.mark.parametrize("partitions", [0, 2])

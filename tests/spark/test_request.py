@@ -68,6 +68,13 @@ def test_request_with_all_options() -> None:
         ({"output": {"path": "/x", "sort_by": "a"}}, "output has no part 'sort_by'"),
         ({"metadata": ["__key", "__topik"]}, "no column '__topik'; did you mean '__topic'"),
         ({"derive": {"a": 1}}, "request.derive must be a JSON object of texts"),
+        ({"derive": {" ": "1"}}, "derive has an expression without a name"),
+        ({"derive": {"a": "1", "A": "2"}}, "derive names columns twice: a"),
+        ({"derive": {"__TOPIC": "1"}}, r"derive must not replace metadata columns \(__TOPIC\)"),
+        ({"derive": {"__messageId": "1"}, "metadata": []}, "derive must not replace metadata columns"),
+        ({"output": {"path": "/x", "partition_by": ["day"]}}, "partition_by names day; the columns are value, __topic"),
+        ({"value": {"format": "json"}}, r"needs admin\.url, or give value\.schema"),
+        ({"value": {"format": "avro"}}, r"needs admin\.url, or give value\.schema"),
         ({"replay": "yes"}, "request.replay must be one of auto, never, require"),
         ({"source": {**SOURCE, "columns": "value"}}, "source must not choose columns"),
         ({"source": {**SOURCE, "IncludeMetadata": "all"}}, "source must not choose columns"),
@@ -94,6 +101,12 @@ def test_request_with_all_options() -> None:
 def test_request_wrong_part_raises_with_its_name(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         parse(**parts)
+
+
+def test_request_derive_replaces_the_value() -> None:
+    output = {"path": "/x", "partition_by": ["day"]}
+    request = parse(derive={"VALUE": "cast(value AS STRING)", "day": "1"}, output=output)
+    assert list(request.derive) == ["VALUE", "day"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "5"])

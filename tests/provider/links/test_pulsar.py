@@ -114,7 +114,12 @@ def test_spark_ui_link_while_the_load_runs(
     (binaries / "spark-submit").chmod(0o755)
     (binaries / "python").symlink_to("/bin/true")
     operator = PulsarSparkLoadOperator(
-        task_id="load", topic="t", output_path="/p", interval="all", spark_environment=str(binaries.parent)
+        task_id="load",
+        topic="t",
+        output_path="/p",
+        interval="all",
+        value_format="raw",
+        spark_environment=str(binaries.parent),
     )
     ti = TaskInstance()
     operator.execute({"run_id": "r", "ti": ti})  # type: ignore[arg-type,typeddict-item]  # what it needs of a context

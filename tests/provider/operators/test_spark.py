@@ -179,9 +179,9 @@ def test_load_retry_replaces_path_with_same_rows(broker: Any, topic: NewTopic, t
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("spark_local", "pulsar_conn")
-def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) -> None:
-    operator = load(topic(partitions=1), tmp_path / "out", source_options={"failOnDataLos": "true"})
-    with pytest.raises(AirflowFailException, match=r"(?i)failOnDataLos.*failOnDataLoss"):
+def test_load_wrong_request_fails_without_retry(topic: NewTopic, tmp_path: Path) -> None:
+    operator = load(topic(partitions=1), tmp_path / "out", derive={"late": "nmber > 1"})
+    with pytest.raises(AirflowFailException, match=r"derive\.late is not an expression of the columns: .*nmber"):
         operator.execute(context())
     assert not (tmp_path / "out").exists()
 
@@ -250,8 +250,9 @@ def test_load_choices_equal_the_applications() -> None:
 def test_load_without_spark_names_the_package(connection: Callable[..., str], tmp_path: Path) -> None:
     connection(service_url="pulsar://127.0.0.1:1")
     operator = PulsarSparkLoadOperator(
-        task_id="load", topic="t", output_path=str(tmp_path / "out"), interval="all", spark_environment=str(tmp_path)
-    )
+        task_id="load", topic="t", output_path=str(tmp_path / "out"), interval="all", value_schema=SCHEMA,
+        spark_environment=str(tmp_path),
+    )  # fmt: skip
     with pytest.raises(ValueError, match="spark-submit"):
         operator.execute(context())
 
@@ -267,7 +268,7 @@ class Submitted(RecordedSubmit):
 
     def operator(self, **options: Any) -> PulsarSparkLoadOperator:
         """Return the operator on this spark-submit."""
-        options = {"topic": "t", "output_path": "/nowhere/out", "interval": "all", **options}
+        options = {"topic": "t", "output_path": "/nowhere/out", "interval": "all", "value_schema": SCHEMA, **options}
         return PulsarSparkLoadOperator(task_id="load", spark_environment=str(self.environment), **options)
 
 
@@ -393,8 +394,12 @@ def test_load_bound_rendered_empty_raises(name: str, rendered: str | None, tmp_p
 )
 def test_load_argument_rendered_empty_raises(name: str, rendered: str | None, tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
-    table = {"output_format": "delta"} if name in ("table", "replace_where") else {}
-    operator = spark.operator(**{name: "{{ a }}"}, **table)
+    more: dict[str, Any] = {"output_format": "delta", "write_mode": "merge"} if name == "table" else {}
+    if name == "replace_where":
+        more = {"output_format": "delta"}
+    elif name == "commits":
+        more = {"interval": None, "since": "last_success"}
+    operator = spark.operator(**{name: "{{ a }}"}, **more)
     setattr(operator, name, rendered)
     with pytest.raises(ValueError, match=f"^{name} "):
         operator.execute(context())
@@ -509,7 +514,7 @@ def test_load_over_connections_has_a_log_of_each(tmp_path: Path, connection: Cal
     with DAG("d", schedule=None, start_date=datetime(2026, 1, 1)):
         partial = PulsarSparkLoadOperator.partial(
             task_id="load", topic="t", output_path="/nowhere/out", since="last_success",
-            spark_environment=str(spark.environment),
+            value_schema=SCHEMA, spark_environment=str(spark.environment),
         )  # fmt: skip
         mapped: Any = partial.expand(pulsar_conn_id=["eu", "us"])
     for index, conn_id in ((0, "eu"), (1, "us"), (0, "us")):
@@ -673,7 +678,7 @@ def test_load_passes_openlineage_properties(
         "load_with_lineage",
         f"""
         PulsarSparkLoadOperator(
-            task_id="load", topic="t", output_path="/nowhere/out", interval="all",
+            task_id="load", topic="t", output_path="/nowhere/out", interval="all", value_schema="a INT",
             spark_environment={str(spark.environment)!r}, conf={{"spark.own": "kept"}},
             openlineage_inject_parent_job_info=True, openlineage_inject_transport_info=True,
         )
@@ -783,6 +788,7 @@ def test_load_deferred_reads_a_tables_manifest(
     arguments: dict[str, Any] = {
         "topic": "t", "output_path": str(tmp_path / "out"), "output_format": "delta", "metadata": ["__publishTime"],
         "interval_start": "2026-01-01", "interval_end": "2026-01-02", "deferrable": True, "durable": False,
+        "value_schema": SCHEMA,
     }  # fmt: skip
     with pytest.raises(TaskDeferred) as deferred:
         PulsarSparkLoadOperator(task_id="load", **arguments).execute(context())
