@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 # Seconds until reads use what was compacted.
 _USE_SECONDS = 30.0
+# A broker as installed has no limit, and begins to make any number; see broker-behaviour.md#partitions-without-limit.
+_MOST_PARTITIONS = 10_000
 # Types of schemas that need an Avro definition.
 _AVRO_DEFINED = ("avro", "json", "protobuf")
 _DONE_BEFORE = "%s: an earlier try has done it"
@@ -100,8 +102,8 @@ class PulsarCreateTopicOperator(_AdminOperator):
     """Create a topic, or see that it is there.
 
     :param topic: the topic, in any spelling. Templated.
-    :param partitions: number of partitions, 0 (default) for a topic without. An existing topic with fewer gets the
-        missing ones; one with more, or of the other kind, fails the task: partitions cannot be removed.
+    :param partitions: number of partitions, at most 10000, 0 (default) for a topic without. An existing topic with
+        fewer gets the missing ones; one with more, or of the other kind, fails the task: partitions cannot be removed.
     :param if_exists: "ok" (default), or "fail" without retries if the topic is there before.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
@@ -112,7 +114,7 @@ class PulsarCreateTopicOperator(_AdminOperator):
 
     def __init__(self, *, topic: str, partitions: int = 0, if_exists: str = "ok", **kwargs: Any) -> None:
         super().__init__(topic=topic, **kwargs)
-        self.partitions = validation.whole("partitions", partitions, 0)
+        self.partitions = validation.whole("partitions", partitions, 0, maximum=_MOST_PARTITIONS)
         self.if_exists = validation.choice("if_exists", if_exists, ("ok", "fail"))
 
     def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
@@ -348,9 +350,11 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
     :param older_than_seconds: skip messages that are older than so many seconds instead, from 1. Default None.
     :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
 
-    Returns topic, subscription, and skipped: "all", the count, or "older than N s". A retry of a try that had
-    skipped skips nothing more, with `count` after a lost answer too. A task that had skipped and is cleared skips the
-    next ones.
+    Returns topic, subscription, and skipped: "all", "older than N s", or with `count` the number of entries that were
+    skipped. Fewer than `count`, or 0, where the backlog had no more: that is a success, with a warning in the log. What
+    consumers acknowledge meanwhile counts as skipped, up to `count`. A retry of a try that had skipped skips nothing
+    more and returns the same number, with `count` after a lost answer too. A task that had skipped and is cleared skips
+    the next ones.
     """
 
     template_fields: Sequence[str] = ("topic", "subscription", "count", "older_than_seconds")
@@ -387,21 +391,24 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         request = {"topic": self.topic, "subscription": self.subscription, "count": skipped}
         done = {**request, "done": cycle_of(context, self.retries)}
         noted = state.get() or {}
-        if noted == done:
+        if noted == {**noted, **done}:
             self.log.info(_DONE_BEFORE, self._action())
-            return found
+            return {**found, "skipped": noted.get("skipped", skipped)}
         if seconds is not None:
             admin.expire_messages(self.topic, self.subscription, seconds)
         elif count is not None:
-            self._skip(admin, state, request, noted if noted == {**noted, **request} else {})
+            found["skipped"] = self._skip(admin, state, request, noted if noted == {**noted, **request} else {})
         else:
             admin.clear_backlog(self.topic, self.subscription)
         # Kept: this try can still fail before Airflow has recorded its success.
-        state.set(done)
+        state.set({**done, "skipped": found["skipped"]})
         return found
 
-    def _skip(self, admin: AdminClient, state: TaskState, request: dict[str, Any], noted: Mapping[str, Any]) -> None:
-        """Skip once: an earlier try's request whose answer was lost is not repeated if the broker has executed it."""
+    def _skip(self, admin: AdminClient, state: TaskState, request: dict[str, Any], noted: Mapping[str, Any]) -> int:
+        """Skip once, and return the number of entries that were skipped; logs a warning for fewer than `count`.
+
+        An earlier try's request whose answer was lost is not repeated if the broker has executed it.
+        """
         from pulsar_native.admin import cursor_of
         from pulsar_native.exceptions import PulsarException, SubscriptionNotFound
 
@@ -418,20 +425,45 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
         at = _numbers(cursor["markDeletePosition"])
         # One that moved less was moved by a consumer, or back by a reset.
         if "to" in noted and noted["at"] < at and noted["to"] <= at:
+            there = int(noted.get("there", count))
             self.log.warning(
                 "%s: the answer to an earlier try was lost, and the subscription has moved on by %d entries or more "
                 "since: they count as skipped",
                 self._action(),
-                count,
+                there,
             )
-            return
-        state.set({**request, "at": at, "to": _position_after(stats, at, count)})
+            return there
+        # The broker skips those that are there, and does not return their number.
+        added, consumed = _counters(stats, cursor)
+        there = min(count, added - consumed)
+        state.set({**request, "at": at, "to": _position_after(stats, at, count), "there": there})
         try:
             admin.skip_messages(self.topic, self.subscription, count)
         except PulsarException as error:
             if not _may_have_been_executed(error):
                 state.delete()
             raise
+        skipped = self._consumed_since(admin, (added, consumed), there, count)
+        if skipped < count:
+            self.log.warning("%s: the backlog had %d entries to skip, not %d", self._action(), skipped, count)
+        return skipped
+
+    def _consumed_since(self, admin: AdminClient, before: tuple[int, int], there: int, count: int) -> int:
+        """Return how many entries were acknowledged, at most `count`; `there` where the counters do not show it."""
+        from pulsar_native.admin import cursor_of
+        from pulsar_native.exceptions import PulsarException
+
+        try:
+            stats = admin.internal_stats(self.topic)
+        except PulsarException as error:
+            self.log.warning("%s: the backlog afterwards is not known: %s", self._action(), error)
+            return there
+        cursor = cursor_of(stats, self.subscription)
+        if cursor is None:
+            return there
+        added, consumed = _counters(stats, cursor)
+        # Both begin again when the topic is loaded again.
+        return there if added < before[0] else max(0, min(count, consumed - before[1]))
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------
@@ -712,6 +744,11 @@ def _numbers(position: str) -> list[int]:
     """Return ledger and entry of a position in the broker's statistics, which compare in the order of the topic."""
     ledger, entry = position.split(":")
     return [int(ledger), int(entry)]
+
+
+def _counters(stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the broker's counters of entries published and acknowledged, whose difference is the backlog."""
+    return int(stats["entriesAddedCounter"]), int(cursor["messagesConsumedCounter"])
 
 
 def _position_after(stats: Mapping[str, Any], at: list[int], count: int) -> list[int]:

@@ -54,12 +54,13 @@ def number(name: str, value: object, minimum: float, *, maximum: float = math.in
         refuse(f"{name} must be a number of at least {minimum:g}{upper}, not {value!r}")
 
 
-def whole(name: str, value: object, minimum: int = 1) -> int:
-    """Return a whole number of at least `minimum`, from a number or its text; raise for anything else."""
+def whole(name: str, value: object, minimum: int = 1, *, maximum: float = math.inf) -> int:
+    """Return a whole number within the bounds, from a number or its text; raise for anything else."""
     digits = str(value).strip()
     number = _integer(digits) if digits.isdecimal() and not isinstance(value, bool | float) else None
-    if number is None or number < minimum:
-        refuse(f"{name} must be a whole number of at least {minimum}, not {value!r}")
+    if number is None or not minimum <= number <= maximum:
+        upper = "" if maximum == math.inf else f" and at most {maximum}"
+        refuse(f"{name} must be a whole number of at least {minimum}{upper}, not {value!r}")
     return number
 
 

@@ -65,6 +65,15 @@ def test_whole_of_anything_else_raises(value: object) -> None:
         validation.whole("n", value, 0)
 
 
+@pytest.mark.parametrize(("value", "is_right"), [(0, True), ("9", True), (10, False), ("-1", False)])
+def test_whole_between_its_bounds(value: object, is_right: bool) -> None:
+    if is_right:
+        assert validation.whole("n", value, 0, maximum=9) == int(str(value))
+        return
+    with pytest.raises(ValueError, match=f"n must be a whole number of at least 0 and at most 9, not {value!r}"):
+        validation.whole("n", value, 0, maximum=9)
+
+
 def function() -> None:
     """Do nothing."""
 

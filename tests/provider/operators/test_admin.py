@@ -25,7 +25,7 @@ from airflow_provider_pulsar.operators.admin import (
     _position_after,
 )
 from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
-from pulsar_native import AdminClient, Client
+from pulsar_native import AdminClient, Client, ConsumerType
 from pulsar_native.admin import AdminError
 from pulsar_native.exceptions import (
     AuthorizationError,
@@ -286,6 +286,71 @@ def test_skip_messages_count_name_is_encoded(admin: AdminClient, client: Client,
     publish(client, name, 3)
     assert run(PulsarSkipMessagesOperator, topic=name, subscription=subscription, count=1)["skipped"] == 1
     assert admin.stats(name, precise_backlog=True)["subscriptions"][subscription]["msgBacklog"] == 2
+
+
+def test_create_topic_most_partitions_are_accepted() -> None:
+    assert PulsarCreateTopicOperator(task_id="t", topic="t", partitions=10_000).partitions == 10_000
+
+
+def test_skip_messages_returns_what_was_skipped(
+    admin: AdminClient, client: Client, topic: NewTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place: dict[str, Any] = {"topic": topic(), "subscription": "s"}
+    consumer = client.subscribe(place["topic"], "s", ConsumerType.Shared)
+    publish(client, place["topic"], 5)
+    received = [consumer.receive(timeout_millis=10_000) for _ in range(5)]
+    # The broker passes over what is acknowledged already.
+    consumer.acknowledge(received[1])
+    consumer.close()
+    assert run(PulsarSkipMessagesOperator, **place, count=2)["skipped"] == 2
+    assert backlog(admin, place["topic"]) == 2
+    assert "entries to skip" not in capsys.readouterr().out
+    assert run(PulsarSkipMessagesOperator, **place, count=3)["skipped"] == 2
+    assert "the backlog had 2 entries to skip, not 3" in capsys.readouterr().out
+    assert run(PulsarSkipMessagesOperator, **place, count=3)["skipped"] == 0
+    assert "the backlog had 0 entries to skip, not 3" in capsys.readouterr().out
+
+
+def test_skip_messages_retry_returns_the_same(
+    admin: AdminClient, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place: dict[str, Any] = {"topic": topic(), "subscription": "s", "count": 3}
+    store = StateStore()
+    client.subscribe(place["topic"], "s").close()
+    publish(client, place["topic"], 2)
+    skip = AdminClient.skip_messages
+
+    def answer_lost(*arguments: Any) -> None:
+        skip(*arguments)
+        raise ReadError("the connection broke")
+
+    with monkeypatch.context() as patch, pytest.raises(AirflowException, match="the connection broke"):
+        patch.setattr(AdminClient, "skip_messages", answer_lost)
+        run(PulsarSkipMessagesOperator, context_of(store=store), **place)
+    publish(client, place["topic"], 2)
+    # Once for the lost answer, once for the success that Airflow may not have recorded.
+    for _ in range(2):
+        assert run(PulsarSkipMessagesOperator, context_of(store=store), **place)["skipped"] == 2
+    assert backlog(admin, place["topic"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("published", "consumed", "skipped"),
+    [(7, 5, 3), (7, 2, 0), (7, 1, 0), (7, 9, 4), (0, -4, 3), (None, 0, 3), (-1, 0, 3)],
+    ids=["fewer", "none", "moved back", "consumers too", "loaded again", "no answer", "no subscription"],
+)
+def test_skip_messages_counts_by_the_counters(
+    published: int | None, consumed: int, skipped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Admin:
+        def internal_stats(self, topic: str) -> dict[str, Any]:
+            if published is None:
+                raise ReadError("no answer")
+            cursors = {} if published < 0 else {"s": {"messagesConsumedCounter": consumed}}
+            return {"entriesAddedCounter": published, "cursors": cursors}
+
+    operator = PulsarSkipMessagesOperator(task_id="t", topic="t", subscription="s", count=4)
+    assert operator._consumed_since(Admin(), (6, 2), 3, 4) == skipped  # type: ignore[arg-type]  # of an AdminClient
 
 
 @pytest.mark.parametrize("limit", ["count", "older_than_seconds"])
@@ -699,6 +764,7 @@ def test_admin_without_admin_url_fails(operator: type[Any], connection: Callable
             {"topic": "t", "partitions": 2.5},
             "partitions must be a whole number of at least 0",
         ),
+        (PulsarCreateTopicOperator, {"topic": "t", "partitions": 10_001}, "at least 0 and at most 10000, not 10001"),
         (PulsarCreateTopicOperator, {"topic": "t", "if_exists": "maybe"}, "if_exists='maybe'"),
         (PulsarDeleteTopicOperator, {"topic": "t", "if_missing": "maybe"}, "if_missing='maybe'"),
         (PulsarResetCursorOperator, {"topic": "t", "subscription": "s"}, "exactly one of timestamp"),
