@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator
 
 from airflow_provider_pulsar.context import call_with_context
-from airflow_provider_pulsar.decorators._signature import original, without_parameters
+from airflow_provider_pulsar.decorators._signature import original, refuse_given, task_decorator, without_parameters
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import completed
@@ -44,6 +44,7 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
         validation.no_generator("the function of @task.pulsar_consume", original(python_callable))
         if op_args:
             validation.refuse("@task.pulsar_consume takes arguments of its function by name only")
+        refuse_given("@task.pulsar_consume", GIVEN, op_kwargs)
         if inline is None:
             inline = path is None and kwargs.get("process_message") is None
         if not inline and "messages" in inspect.signature(original(python_callable)).parameters:
@@ -83,10 +84,10 @@ def pulsar_consume_task(
     """Make a task that hands a batch to a function: `@task.pulsar_consume(topic="orders", subscription="bill")`.
 
     The function gets, where its parameters name them, `messages` (a list of dicts with value, key, properties, times
-    and ids), `manifest`, parts of the context, and its call's arguments, by name. The batch is acknowledged after the
-    function has returned; if it raises, nothing is, and the next try gets the same messages. It may be a coroutine
-    function. A cleared run calls it again with the same messages, unless `process_once` is True: then a try after the
-    batch was recorded returns None.
+    and ids), `manifest`, parts of the context, and its call's arguments, by name. A call, `partial` or `expand` that
+    gives `messages` or `manifest` itself is refused. The batch is acknowledged after the function has returned; if it
+    raises, nothing is, and the next try gets the same messages. It may be a coroutine function. A cleared run calls it
+    again with the same messages, unless `process_once` is True: then a try after the batch was recorded returns None.
 
     :param python_callable: the function; given where the decorator is used without arguments.
     :param multiple_outputs: push each key of a returned dict as an XCom of its own. Default: as the annotation says.
@@ -95,8 +96,9 @@ def pulsar_consume_task(
 
     The task returns what the function returns, and pushes the manifest without messages as the XCom `manifest`.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
+    return task_decorator(
+        python_callable,
+        GIVEN,
         multiple_outputs=multiple_outputs,
         decorated_operator_class=_ConsumeDecoratedOperator,
         **kwargs,

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from airflow.sdk import BaseHook, XComArg
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_pulsar.decorators._signature import original, without_parameters
+from airflow_provider_pulsar.decorators._signature import original, refuse_given, without_parameters
 from airflow_provider_pulsar.exceptions import CheckedArguments
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
@@ -80,7 +80,7 @@ class _SparkDecoratedOperator(CheckedArguments, DecoratedOperator, PySparkOperat
         for each in inspect.signature(whole).parameters.values():
             if each.name in GIVEN and each.kind is each.POSITIONAL_ONLY:
                 validation.refuse(f"@task.pulsar_spark gives {each.name} to its function by name: leave out the /")
-        _refuse_given(op_kwargs or ())
+        refuse_given("@task.pulsar_spark", GIVEN, op_kwargs)
         function = without_parameters(python_callable, GIVEN)
         super().__init__(
             python_callable=function,
@@ -202,13 +202,6 @@ def _end(session: Any) -> None:
 def _takes(function: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(function).parameters
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-
-
-def _refuse_given(names: Iterable[object]) -> None:
-    """Raise for arguments of the function's call that the task fills."""
-    for name in GIVEN:
-        if name in names:
-            validation.refuse(f"@task.pulsar_spark gives {name} to its function: leave it out of the call")
 
 
 def pulsar_spark_task(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_pulsar.decorators.consume import pulsar_consume_task
 from airflow_provider_pulsar.decorators.publish import pulsar_publish_task
@@ -137,6 +140,59 @@ def test_task_consume_generator_raises_at_parsing() -> None:
 
     with pytest.raises(ValueError, match=r"the function of @task\.pulsar_consume is a generator function"):
         pulsar_consume_task(topic="t", subscription="s")(bill)()
+
+
+def handle_any(**names: Any) -> None:
+    """Do nothing."""
+
+
+def handle_some(messages: Any, manifest: Any = None, limit: int = 0) -> OrderedDict[str, int]:
+    """Do nothing."""
+    return OrderedDict()
+
+
+@pytest.mark.parametrize("function", [handle_some, handle_any])
+@pytest.mark.parametrize("name", ["messages", "manifest"])
+def test_task_consume_own_parameter_given_raises(function: Any, name: str) -> None:
+    decorated = pulsar_consume_task(topic="t", subscription="s")(function)
+    with DAG("d", schedule=None), pytest.raises(ValueError, match=f"gives {name} to its function: leave it out"):
+        decorated(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["messages", "manifest"])
+def test_task_consume_mapped_own_parameter_raises(name: str) -> None:
+    for decorated in (
+        pulsar_consume_task(topic="t", subscription="s")(handle_some),
+        pulsar_consume_task(handle_some, topic="t", subscription="s"),
+    ):
+        with DAG("d", schedule=None):
+            with pytest.raises(TypeError, match=rf"expand\(\) got an unexpected keyword argument '{name}'"):
+                decorated.expand(**{name: [1]})
+            with pytest.raises(TypeError, match=rf"partial\(\) got an unexpected keyword argument '{name}'"):
+                decorated.partial(**{name: 1})
+            with pytest.raises(TypeError, match="unexpected keyword argument"):
+                decorated.partial(limit=1).expand(**{name: [1]})
+    # The names are known in the worker only, where they are refused before anything is received.
+    with DAG("d", schedule=None):
+        mapped: Any = pulsar_consume_task(topic="t", subscription="s")(handle_any).expand(**{name: [1]})
+    with pytest.raises(AirflowFailException, match=f"gives {name} to its function"):
+        mapped.operator.unmap({"op_kwargs": {name: 1}})
+
+
+def test_task_consume_other_arguments_pass() -> None:
+    with DAG("d", schedule=None) as dag:
+        pulsar_consume_task(topic="t", subscription="s")(handle_some).partial(limit=1).expand_kwargs([{}])
+        once: Any = pulsar_consume_task(handle_some, topic="t", subscription="s").override(task_id="once")
+        once(limit=1)
+        pulsar_consume_task(topic="t", subscription="s")(handle_any).expand(x=[1])
+    assert sorted(dag.task_dict) == ["handle_any", "handle_some", "once"]
+    # By the function's annotation, which is a text to be read where the function is.
+    assert dag.get_task("once").multiple_outputs
+
+
+def test_task_consume_of_no_function_raises() -> None:
+    with pytest.raises(TypeError, match="use named arguments instead"):
+        pulsar_consume_task("orders")  # type: ignore[arg-type]  # as @task.pulsar_consume("orders")
 
 
 @pytest.mark.parametrize(
