@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, XComArg
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_pulsar.decorators._signature import original, refuse_given, without_parameters
+from airflow_provider_pulsar.decorators._signature import original, refuse_given, task_decorator, without_parameters
 from airflow_provider_pulsar.exceptions import CheckedArguments
 from airflow_provider_pulsar.extras import missing
 from airflow_provider_pulsar.spark_options import CREDENTIALS_VARIABLE, source_options
@@ -221,8 +221,9 @@ def pulsar_spark_task(
 
     A connection with a secret needs a local master, or `spark_credentials_ref` in the connection for any other.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
+    return task_decorator(
+        python_callable,
+        GIVEN,
         multiple_outputs=multiple_outputs,
         decorated_operator_class=_SparkDecoratedOperator,
         **kwargs,

@@ -435,7 +435,7 @@ class PulsarSkipMessagesOperator(_SubscriptionOperator):
             return there
         # The broker skips those that are there, and does not return their number.
         added, consumed = _counters(stats, cursor)
-        there = min(count, added - consumed)
+        there = max(0, min(count, added - consumed))
         state.set({**request, "at": at, "to": _position_after(stats, at, count), "there": there})
         try:
             admin.skip_messages(self.topic, self.subscription, count)

@@ -315,6 +315,16 @@ def test_task_spark_own_parameter_given_raises(function: Any, name: str) -> None
         pulsar_spark_task(function)(**{name: 1})
 
 
+@pytest.mark.parametrize("name", ["spark", "pulsar"])
+def test_task_spark_own_parameter_expanded_raises(name: str) -> None:
+    with DAG("d", schedule=None):
+        decorated: Any = pulsar_spark_task(one)
+        with pytest.raises(TypeError, match=rf"expand\(\) got an unexpected keyword argument '{name}'"):
+            decorated.expand(**{name: [1]})
+        with pytest.raises(TypeError, match=rf"partial\(\) got an unexpected keyword argument '{name}'"):
+            decorated.partial(**{name: 1})
+
+
 def test_task_spark_mapped_own_parameter_raises() -> None:
     with DAG("d", schedule=None):
 
