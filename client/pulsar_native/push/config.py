@@ -10,16 +10,17 @@ import inspect
 import os
 import re
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pulsar_native.config import Config
-from pulsar_native.config.base import check_function
+from pulsar_native.config import Config, DeadLetterPolicy
+from pulsar_native.config.base import check_function, check_key_reader
+from pulsar_native.crypto import KeyReader
+from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
     from pulsar_native.message import Message
@@ -126,7 +127,8 @@ class PushConsumerConfig(Config):
 
     `instance_name` distinguishes the members of one process: a group can run once under each name. Limits of a topic
     (-1: none) are divided among its partitions and replace those for a partition (`queue`). `max_reconsume_times` of -1
-    is sixteen tries for concurrent handlers, and unlimited for orderly ones.
+    is sixteen tries for concurrent handlers, and unlimited for orderly ones. `crypto_key_reader` and
+    `crypto_failure_action` are those of `ConsumerConfig`, the options of producers those of `DeadLetterPolicy`.
     """
 
     consumer_group: str
@@ -156,6 +158,14 @@ class PushConsumerConfig(Config):
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS
     dead_letter_topic: str | None = None
     retry_letter_topic: str | None = None
+    # Copies of encrypted messages are encrypted where these have encryption_key and crypto_key_reader. Not in the
+    # hash, as mappings have none.
+    dead_letter_producer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    retry_letter_producer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    crypto_key_reader: KeyReader | None = None
+    # FAIL does not deliver what cannot be decrypted: in clustering it stays unacknowledged, in broadcasting the stored
+    # position stays before it. DISCARD passes over it, CONSUME hands it over encrypted.
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     # Folder of the offset files in broadcasting; None is a folder in the user's home.
     offset_store_folder: str | None = None
     persist_consumer_offset_interval: int = 5000
@@ -163,7 +173,7 @@ class PushConsumerConfig(Config):
     poll_name_server_interval: int = 30000
 
     def __post_init__(self) -> None:
-        self._check_options({})
+        self._check_options({"crypto_key_reader": check_key_reader})
         self._check_group()
         for name, low, high in _RANGES:
             _whole(name, getattr(self, name), low, high)
@@ -205,12 +215,23 @@ class PushConsumerConfig(Config):
             raise InvalidConfiguration(
                 f"instance_name must be a non-blank str without / and control characters, not {own!r}"
             )
-        for name in ("dead_letter_topic", "retry_letter_topic"):
-            if getattr(self, name) is not None:
-                TopicName.parse(getattr(self, name))
+        # The policy checks the names of its topics, and the options of its producers.
+        self.dead_letter_policy()
         folder = self.offset_store_folder
         if folder is not None and not (isinstance(folder, str) and folder.strip() and "\0" not in folder):
             raise InvalidConfiguration(f"offset_store_folder must be None or the name of a folder, not {folder!r}")
+
+    def dead_letter_policy(self) -> DeadLetterPolicy:
+        """Return the policy of the consumers, by which the broker's redeliveries (after a member left) are no failures
+        of the handler: only the push consumer counts those.
+        """
+        return DeadLetterPolicy(
+            max_redeliver_count=_LARGEST,
+            dead_letter_topic=self.dead_letter_topic,
+            retry_letter_topic=self.retry_letter_topic,
+            dead_letter_producer_options=self.dead_letter_producer_options,
+            retry_letter_producer_options=self.retry_letter_producer_options,
+        )
 
     @property
     def member_name(self) -> str:
@@ -341,6 +362,8 @@ class PushConsumerStats:
     dead_letters: int
     # Failed messages in broadcasting.
     dropped: int
+    # Entries that were not handed over, as they cannot be decrypted (FAIL and DISCARD).
+    decryption_failed: int
     # Number of times polling of a partition was stopped, by reason: count, size, span, memory.
     throttled: dict[str, int]
     unfinished: int

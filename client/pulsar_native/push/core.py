@@ -19,7 +19,7 @@ from typing import Any
 
 from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native._loggers import get_logger
-from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
+from pulsar_native.config import ConsumerConfig
 from pulsar_native.config.base import check_function
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
@@ -56,8 +56,6 @@ _log = get_logger("pulsar_native.push_consumer")
 
 # Pause in seconds of a partition whose stored offset is invalid, before it is read from its beginning.
 MEND = 10.0
-# The broker's redeliveries (after a member left) are no failures of the handler: only the push consumer counts those.
-_NEVER = (1 << 31) - 1
 
 
 class ServiceState(Enum):
@@ -281,6 +279,8 @@ class PushConsumerCore:
             "receiver_queue_size": 2 * config.pull_batch_size,
             "auto_scaled_receiver_queue_size_enabled": config.within_memory_limit,
             "auto_update_partitions_interval_seconds": config.poll_name_server_interval / 1000,
+            "crypto_key_reader": config.crypto_key_reader,
+            "crypto_failure_action": config.crypto_failure_action,
         }
         if self._broadcasting:
             return ConsumerConfig(
@@ -291,11 +291,7 @@ class PushConsumerCore:
                 start_message_id=MessageId.earliest,
                 **common,
             )
-        policy = DeadLetterPolicy(
-            max_redeliver_count=_NEVER,
-            dead_letter_topic=config.dead_letter_topic,
-            retry_letter_topic=config.retry_letter_topic,
-        )
+        policy = config.dead_letter_policy()
         if self.orderly and policy.dead_letter_topic is None:
             policy = policy.replace(dead_letter_topic=dead_letter_topic(topic.full, config.consumer_group))
         at_end = config.consume_from_where is ConsumeFromWhere.LAST_OFFSET
@@ -506,6 +502,7 @@ class PushConsumerCore:
             sent_back=counts.sent_back,
             dead_letters=counts.dead_letters,
             dropped=counts.dropped,
+            decryption_failed=sum(poller.child.undecodable.undecrypted_count for poller in pollers),
             throttled=dict(counts.throttled),
             unfinished=sum(len(poller.queue) for poller in pollers),
             unfinished_bytes=sum(poller.queue.bytes for poller in pollers),

@@ -1,11 +1,12 @@
 """Partition poller of a push consumer: dequeues messages of one partition, filters them, and tracks unfinished ones.
 
 Rules: one round dequeues at most a pull batch, and nothing while a limit is exceeded, or while the partition pauses
-after an error. Filtered-out messages are acknowledged immediately. A message of a retry topic is decoded by the schema
-of the topic it was published to, whose filter it has passed. After a lost connection the broker redelivers what is
-unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
-redelivered here or to another member. A non-persistent topic redelivers nothing, and its message ids are all the same:
-no message is compared or forgotten there. On the loop only, except `holds`.
+after an error. Filtered-out messages are acknowledged immediately. The position of a broadcasting member stays before
+an entry that was not delivered, as it cannot be decrypted. A message of a retry topic is decoded by the schema of the
+topic it was published to, whose filter it has passed. After a lost connection the broker redelivers what is unfinished:
+a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is redelivered here or to
+another member. A non-persistent topic redelivers nothing, and its message ids are all the same: no message is compared
+or forgotten there. On the loop only, except `holds`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pulsar_native._callback_errors import CALLBACK_ERRORS, cancels_task
 from pulsar_native._loggers import get_logger
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.exceptions import PulsarException, log_text
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
@@ -112,6 +114,8 @@ class PartitionPoller:
         self._is_stored = child.topic.is_persistent
         # On a shared subscription, or with redeliveries, the order proves nothing.
         self._ascending = Ascending() if broadcasting else None
+        # With another action, what cannot be decrypted is done, or is handed over.
+        self._keeps_undecrypted = has_start and config.crypto_failure_action is ConsumerCryptoFailureAction.FAIL
         # A message whose writer schema is being fetched; those behind it wait.
         self._first: Message | None = None
         self._fetch: asyncio.Task[None] | None = None
@@ -174,6 +178,8 @@ class PartitionPoller:
         message, self._first = self._first, None
         if message is None:
             message = self.child.dequeue()
+            if self._keeps_undecrypted and self.child.undecodable.undecrypted_count:
+                self._keep_position()
             if message is not None and self.sharing:
                 message = self._with_own_schema(message)
         if message is None:
@@ -185,6 +191,17 @@ class PartitionPoller:
         self._first = message
         self._fetch = self.child.engine.spawn(self._fetch_schema(message, version))
         return None
+
+    def _keep_position(self) -> None:
+        """Have the position stay before an entry that was not delivered: messages behind it are not accepted yet."""
+        if self.queue.keep_offset():
+            self._keeps_undecrypted = False
+            _log.warning(
+                "%s: an entry cannot be decrypted and is not delivered: the stored position stays before it, and it "
+                "and what is behind it come again at the next start; set crypto_key_reader, or crypto_failure_action "
+                "DISCARD to pass over it",
+                self.child.describe(),
+            )  # fmt: skip
 
     def _with_own_schema(self, message: Message) -> Message:
         """Return a message of a retry topic with the schema of its topic, which may not be that of this consumer."""
@@ -252,7 +269,7 @@ class PartitionPoller:
 
     def _wants(self, message: Message) -> bool:
         tags = self._tags_for(message) if self.is_retry or self.sharing else self.source.tags
-        if tags is not None and not tags.wants(message):
+        if tags is not None and not tags.wants(message) and not _is_encrypted_batch(message):
             return False
         return all(self._passes(hook, message) for hook in self._hooks)
 
@@ -376,6 +393,12 @@ class PartitionPoller:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.release_received(self.queue.bytes)
+
+
+def _is_encrypted_batch(message: Message) -> bool:
+    """Return True for a batch that is handed over encrypted (CONSUME): which tags its messages have is unknown."""
+    context = message.encryption_context()
+    return context is not None and context.is_decryption_failed() and context.batch_size() != -1
 
 
 def _key_of(message: Message) -> _Key:

@@ -2,8 +2,8 @@
 
 Rules: messages get dense sequence numbers in the order they are dequeued; the span is the distance from the oldest
 unfinished one to the newest. The offset to store is the last position before the oldest unfinished message, or the last
-one seen when everything is done: filtered-out messages advance it, too. Not thread-safe, except `holds`; times in
-seconds.
+one seen when everything is done: filtered-out messages advance it, too. Where it is kept, it stays behind the message
+that was the last one then. Not thread-safe, except `holds`; times in seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Taken(Generic[P]):
 class ProcessQueue(Generic[P]):
     """Unfinished messages of one partition; P is the type of a position."""
 
-    __slots__ = ("_first", "_items", "_last", "_next", "bytes")
+    __slots__ = ("_first", "_items", "_kept", "_last", "_next", "bytes")
 
     def __init__(self) -> None:
         self._items: dict[int, Taken[P]] = {}
@@ -44,6 +44,8 @@ class ProcessQueue(Generic[P]):
         # Lowest number that may be unfinished: advanced lazily, so that finishing has a constant cost.
         self._first = 0
         self._last: P | None = None
+        # The next number and the last position when the offset was kept; None where it is not.
+        self._kept: tuple[int, P | None] | None = None
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -65,11 +67,21 @@ class ProcessQueue(Generic[P]):
     def begin_at(self, position: P | None) -> None:
         """Record that everything up to a position is done, before anything is dequeued."""
         self._last = position
+        self._kept = None
+
+    def keep_offset(self) -> bool:
+        """Have the offset pass no message that is added from now on; return False where it does not already."""
+        if self._kept is not None:
+            return False
+        self._kept = (self._next, self._last)
+        return True
 
     @property
     def done_up_to(self) -> P | None:
         """Position up to which everything is done, None when nothing is yet."""
         oldest = self.oldest()
+        if self._kept is not None and (oldest is None or oldest.number >= self._kept[0]):
+            return self._kept[1]
         return self._last if oldest is None else oldest.before
 
     def finish(self, items: Iterable[Taken[P]]) -> list[Taken[P]]:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
+from pulsar_native.crypto import CryptoKeyReader
+from pulsar_native.enums import ConsumerCryptoFailureAction, ProducerCryptoFailureAction
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.push.config import (
     ConsumeConcurrentlyContext,
@@ -21,6 +24,8 @@ from pulsar_native.push.config import (
     drain_limit,
 )
 
+KEYS = CryptoKeyReader("ours.pub", "ours.key")
+ENCRYPTS = {"encryption_key": "ours", "crypto_key_reader": KEYS}
 RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("consume_thread_min", [1, 20], [0, 1001, 1.5, "1", True, None]),
     ("consume_thread_max", [20, 1000], [0, 1001, "1"]),
@@ -42,6 +47,10 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("consume_timestamp", [None, "20260102030405"], ["2026-01-02", "", 5]),
     ("instance_name", ["one"], ["", " ", "a/b", "a\0b", "a\nb", None]),
     ("offset_store_folder", [None, "folder"], ["", " ", "a\0b", 5]),
+    ("crypto_key_reader", [None, KEYS], ["key.pem", 5]),
+    ("crypto_failure_action", list(ConsumerCryptoFailureAction), ["FAIL", None, ProducerCryptoFailureAction.FAIL]),
+    ("dead_letter_producer_options", [{}, ENCRYPTS], [None, [], {"topic": "t"}]),
+    ("retry_letter_producer_options", [{}, ENCRYPTS], [None, "a", {"topic": "t"}]),
     ("message_model", list(MessageModel), ["clustering", None]),
     ("consume_from_where", list(ConsumeFromWhere), ["first"]),
 ]
@@ -66,6 +75,26 @@ def test_config_defaults_of_rocketmq() -> None:
     assert (config.consume_timeout_minutes, config.suspend_current_queue_time_millis) == (15, 1000)
     assert (config.max_reconsume_times, config.persist_consumer_offset_interval) == (-1, 5000)
     assert ConsumeConcurrentlyContext("t", -1).ack_index > 1 << 30
+
+
+@pytest.mark.parametrize("name", ["dead_letter_producer_options", "retry_letter_producer_options"])
+def test_config_options_of_copies_checked(name: str) -> None:
+    options: dict[str, Any] = {name: {"encryption_keyy": "ours"}}
+    with pytest.raises(InvalidConfiguration, match="did you mean 'encryption_key'"):
+        PushConsumerConfig(consumer_group="g", **options)
+    options[name] = ENCRYPTS
+    policy = PushConsumerConfig(consumer_group="g", **options).dead_letter_policy()
+    assert policy == DeadLetterPolicy(max_redeliver_count=policy.max_redeliver_count, **options)
+
+
+def test_config_encryption_defaults_of_consumers() -> None:
+    ours, other = PushConsumerConfig(consumer_group="g"), ConsumerConfig(subscription_name="g")
+    assert (ours.crypto_key_reader, ours.crypto_failure_action) == (
+        other.crypto_key_reader,
+        other.crypto_failure_action,
+    )
+    # With a mapping in it, too, a configuration is a key.
+    assert len({ours, PushConsumerConfig(consumer_group="g")}) == 1
 
 
 def test_config_cross_checks_and_pickle() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pulsar_native.crypto import EncryptionContext
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import PulsarException, ReadError
 from pulsar_native.message import Message
 from pulsar_native.push.config import PushConsumerConfig, TagFilter
@@ -32,12 +34,16 @@ class Given:
         self.entry = SimpleNamespace(ledger_id=1, entry_id=entry, schema=schema)
         self.batch_index = -1
         self.tag = tag
+        self.encryption: EncryptionContext | None = None
 
     def __len__(self) -> int:
         return 10
 
     def properties(self) -> dict[str, str]:
         return {"TAGS": self.tag}
+
+    def encryption_context(self) -> EncryptionContext | None:
+        return self.encryption
 
     def message_id(self) -> str:
         return f"1:{self.entry.entry_id}"
@@ -58,6 +64,7 @@ class Child:
         self.connection: object = object()
         self.is_active: bool | None = None
         self.is_alive = True
+        self.undecodable = SimpleNamespace(undecrypted_count=0)
         self.waiting: deque[Given | PulsarException] = deque()
         self.acknowledged: list[Any] = []
 
@@ -153,6 +160,52 @@ def test_poll_filtered_messages_acked() -> None:
     poller = intake_of(child)
     assert entries(poller.poll(0)) == [2]
     assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
+
+
+def encrypted(*, failed: bool, batch_size: int) -> EncryptionContext:
+    return EncryptionContext(
+        keys=[],
+        param=b"",
+        algorithm="",
+        compression_type=CompressionType.NONE,
+        uncompressed_message_size=0,
+        batch_size=batch_size,
+        is_decryption_failed=failed,
+    )
+
+
+@pytest.mark.proves("C182", "C196")
+@pytest.mark.parametrize(
+    ("failed", "batch_size", "is_wanted"),
+    [(True, 3, True), (True, -1, False), (False, 3, False)],
+    ids=["encrypted-batch", "encrypted-single", "decrypted-batch"],
+)
+def test_poll_encrypted_batch_passes_tags(failed: bool, batch_size: int, is_wanted: bool) -> None:
+    child = Child()
+    poller = intake_of(child)
+    message = Given(0, "")
+    message.encryption = encrypted(failed=failed, batch_size=batch_size)
+    child.waiting.append(message)
+    assert entries(poller.poll(0.0)) == [0] * is_wanted
+
+
+@pytest.mark.proves("C182", "C215")
+@pytest.mark.parametrize("action", list(ConsumerCryptoFailureAction), ids=lambda action: action.name)
+def test_position_stays_before_undelivered_entry(
+    action: ConsumerCryptoFailureAction, caplog: pytest.LogCaptureFixture
+) -> None:
+    child = Child()
+    poller = intake_of(child, broadcasting=True, crypto_failure_action=action)
+    child.waiting.append(Given(0))
+    poller.finish(poller.poll(0.0))
+    # Entry 1 was passed over in the call that returns entry 2.
+    for number in (2, 3):
+        child.undecodable.undecrypted_count += 1
+        child.waiting.append(Given(number))
+        poller.finish(poller.poll(0.0))
+    stays = action is ConsumerCryptoFailureAction.FAIL
+    assert poller.position == ("1:0" if stays else "1:3")
+    assert caplog.text.count("the stored position stays before it") == stays
 
 
 async def _coroutine(_message: Any) -> bool:

@@ -39,6 +39,33 @@ def test_skip_advances_offset_in_order() -> None:
     assert queue.done_up_to == 10
 
 
+@pytest.mark.proves("C215")
+def test_kept_offset_passes_nothing_added_later() -> None:
+    queue, items = filled(2)
+    assert queue.keep_offset()
+    later = queue.put(102, 10)
+    queue.skip(103)
+    assert queue.done_up_to is None
+    queue.finish(items[1:])
+    assert queue.done_up_to is None
+    queue.finish([items[0]])
+    # Before the later one is done, and after it.
+    assert queue.done_up_to == 101
+    # The first time counts.
+    assert not queue.keep_offset()
+    queue.finish([later])
+    assert queue.done_up_to == 101 and queue.oldest() is None
+    queue.begin_at(104)
+    assert queue.done_up_to == 104
+
+
+def test_offset_kept_before_any_message() -> None:
+    queue, _ = filled(0)
+    assert queue.keep_offset()
+    queue.finish([queue.put(1, 10)])
+    assert queue.done_up_to is None
+
+
 @pytest.mark.proves("C204")
 def test_span_oldest_unfinished_to_newest() -> None:
     queue, items = filled(4)
