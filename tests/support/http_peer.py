@@ -77,3 +77,19 @@ def http_peer(answer: Callable[[Asked], Answer], *, tls: ssl.SSLContext | None =
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.contextmanager
+def hanging_peer() -> Iterator[HttpPeer]:
+    """Accept connections and requests until the block ends, and send no response."""
+    over = threading.Event()
+
+    def never(asked: Asked) -> Answer:
+        over.wait(30)
+        return Answer()
+
+    with http_peer(never) as peer:
+        try:
+            yield peer
+        finally:
+            over.set()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +32,7 @@ from pulsar_native.exceptions import (
 )
 from support.brokers import Broker, NewTopic
 from support.clock import stopped_clock
-from support.http_peer import Answer, Asked, HttpPeer, http_peer
+from support.http_peer import Answer, Asked, HttpPeer, hanging_peer, http_peer
 
 
 def redirect_to(url: str, status: int = 307) -> Callable[[Asked], Answer]:
@@ -146,20 +145,6 @@ CALLS: dict[str, Callable[[AdminClient], object]] = {
 def admin_of(*peers: HttpPeer, **options: Any) -> AdminClient:
     """Return an admin client of these hosts, in this order."""
     return AdminClient("http://" + ",".join(urlsplit(peer.url).netloc for peer in peers), **options)
-
-
-@contextlib.contextmanager
-def hanging_peer() -> Iterator[HttpPeer]:
-    """Serve connections and requests without a response."""
-    over = threading.Event()
-
-    def never(asked: Asked) -> Answer:
-        over.wait(30)
-        raise ConnectionAbortedError
-
-    with http_peer(never) as peer:
-        yield peer
-        over.set()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from support.fake_broker import FakeBroker
-from support.http_peer import Answer, Asked, http_peer
+from support.http_peer import Answer, Asked, hanging_peer, http_peer
 
 Cores = Callable[..., ClientCore]
 
@@ -153,53 +153,32 @@ async def test_http_lookup_dead_hosts_quarantined(fake: FakeBroker, cores: Cores
 
 @pytest.mark.asyncio
 async def test_http_lookup_no_response_times_out(cores: Cores) -> None:
-    leave = threading.Event()
-
-    def late(asked: Asked) -> Answer:
-        leave.wait(10)
-        return Answer()
-
-    with http_peer(late) as peer:
+    with hanging_peer() as peer:
         core = cores(peer.url, operation_timeout_seconds=0.3)
         with pytest.raises(Timeout, match=peer.url.removeprefix("http://")) as caught:
             await core.lookup.partitions(TOPIC, core.deadline())
         assert caught.value.topic == TOPIC.full
-        leave.set()
 
 
 @pytest.mark.asyncio
 async def test_http_lookup_silent_hosts_all_named(cores: Cores) -> None:
-    leave = threading.Event()
-
-    def late(asked: Asked) -> Answer:
-        leave.wait(10)
-        return Answer()
-
-    with http_peer(late) as first, http_peer(late) as second:
+    with hanging_peer() as first, hanging_peer() as second:
         names = {peer.url.removeprefix("http://") for peer in (first, second)}
         core = cores("http://" + ",".join(names), operation_timeout_seconds=0.6)
         with pytest.raises(Timeout) as caught:
             await core.lookup.partitions(TOPIC, core.deadline())
         (last,) = names - {caught.value.message.partition("tried before: ")[2]}
         assert last in caught.value.message and (len(first.asked), len(second.asked)) == (1, 1)
-        leave.set()
 
 
 @pytest.mark.asyncio
 async def test_http_lookup_silent_host_next_one_asked(cores: Cores) -> None:
-    leave = threading.Event()
-
-    def late(asked: Asked) -> Answer:
-        leave.wait(10)
-        return Answer()
-
-    with http_peer(late) as silent, http_peer(lambda asked: Answer(body=b'{"partitions": 3}')) as peer:
+    with hanging_peer() as silent, http_peer(lambda asked: Answer(body=b'{"partitions": 3}')) as peer:
         core = cores(f"{silent.url},{peer.url.removeprefix('http://')}", operation_timeout_seconds=1)
         # In turn, from a random one; then the silent one is in quarantine.
         for _ in range(4):
             assert await core.lookup.partitions(TOPIC, core.deadline()) == 3
         assert len(silent.asked) == 1
-        leave.set()
 
 
 @pytest.mark.asyncio

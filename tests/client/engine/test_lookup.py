@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -264,20 +263,6 @@ async def test_lookup_silent_handshake_names_host(fake: FakeBroker, cores: Cores
     core = cores(fake.url, operation_timeout_seconds=0.3)
     with pytest.raises(Timeout, match=rf"operation_timeout_seconds; no connection to {at(fake)} yet \[topic="):
         await core.lookup.broker_of(TOPIC, core.deadline())
-
-
-@pytest.mark.asyncio
-async def test_lookup_silent_url_provider_is_named(fake: FakeBroker, cores: Cores) -> None:
-    leave = threading.Event()
-
-    def late() -> str:
-        leave.wait(10)
-        return fake.url
-
-    core = cores(late, operation_timeout_seconds=0.3)
-    with pytest.raises(Timeout, match="; the provider of the service URL has not answered yet"):
-        await core.lookup.broker_of(TOPIC, core.deadline())
-    leave.set()
 
 
 # --- the other questions ----------------------------------------------------------------------------------------

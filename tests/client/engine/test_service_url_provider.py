@@ -33,6 +33,7 @@ from pulsar_native.exceptions import (
     InvalidUrl,
     Timeout,
 )
+from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
@@ -161,6 +162,8 @@ async def test_provider_hanging_times_out(fake: FakeBroker, cores: Cores) -> Non
     for call in (core.service_info, lambda: core.topic_partitions("t"), lambda: core.update_service_url(fake.url)):
         with pytest.raises(Timeout):
             await call()
+    with pytest.raises(Timeout, match="; the provider of the service URL has not answered yet"):
+        await core.lookup.broker_of(TopicName.parse("t"), core.deadline())
     waiting = asyncio.create_task(core.service.known())
     await asyncio.sleep(0)
     core.shutdown()
