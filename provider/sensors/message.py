@@ -53,6 +53,9 @@ class MessageSensor(WatchingSensor):
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks. A look checks all messages there are.
 
+    Nothing is decrypted. An encrypted message can match by key and properties, unless it is in a batch, and is returned
+    with its encrypted bytes in base64 and an `error`. Where the payload is needed the task fails; the message stays.
+
     Returns value, encoding, key, properties, event_time, publish_time, topic, message_id, producer and sequence_id.
     """
 
@@ -112,6 +115,7 @@ class MessageSensor(WatchingSensor):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once, and acknowledge the message. Raises permanent errors only."""
+        self.begin(context)
         if self._noted is not None:
             return PokeReturnValue(True, self._noted)
         looked = super().poke(context)

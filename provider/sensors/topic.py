@@ -21,7 +21,8 @@ class TopicSensor(WatchingSensor):
     """Wait until a topic exists, has a number of messages, or has one published at or after a time.
 
     :param topic: the topic, in any spelling; a partitioned one is looked at as a whole. Templated.
-    :param messages: wait for at least so many stored messages. Templated.
+    :param messages: wait for at least so many stored messages, also encrypted ones and such in chunks. A broker with
+        message indexes counts each chunk, if neither the first nor the last message is in chunks. Templated.
     :param published_since: wait for a message published at or after this datetime, ISO-8601 text (UTC without zone) or
         time in milliseconds. Templated. Without both the sensor waits for the topic itself.
     :param deferrable: wait in the triggerer.

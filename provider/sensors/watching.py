@@ -27,6 +27,8 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
 )
 from airflow.triggers.base import StartTriggerArgs
 
@@ -37,7 +39,7 @@ from airflow_provider_pulsar.triggers.watching import GRACE_SECONDS
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.interval import is_template
-from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
+from pulsar_native.jobs.watching import MIN_LOOK_SECONDS, config_of_look
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.watching import Watcher
 
 _T = TypeVar("_T")
+# Failures of a poke that Airflow's `soft_fail` skips and `silent_fail` does not ignore; others fail, or are ignored.
+_ENDS = (AirflowSensorTimeout, AirflowTaskTimeout, AirflowFailException)
 # An interrupted look has so long to drop its connections. Every second of it delays Airflow's execution time-out.
 _STOP_SECONDS = 2
 
@@ -88,6 +92,7 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
         self.pulsar_conn_id = pulsar_conn_id
         self.start_from_trigger = start_from_trigger
         self._watch: Watcher | None = None
+        self._is_begun = False
         self._deadline: float | None = None
         if start_from_trigger and not deferrable:
             validation.refuse("start_from_trigger=True needs deferrable=True: the triggerer takes the task over")
@@ -167,11 +172,7 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait, and return the result of the check."""
-        with staged(f"Waiting for {self.topic}", "arguments"):
-            self._given.check(self)
-            self._name_topic()
-            self._watch = self.watcher()
-        self.restore(context)
+        self._is_begun = False
         # In reschedule mode each check is a process of its own, and the base class knows the total time.
         is_rescheduled = self.reschedule and not self.deferrable
         self._deadline = None if is_rescheduled else time.monotonic() + self.timeout
@@ -183,7 +184,9 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
         try:
             found_value: Any = super().execute(context)
         except AirflowSensorTimeout as error:
-            raise AirflowSensorTimeout(f"{error} Waited for {self._watch.wanted}; last: {self._watch.seen}") from error
+            assert self._watch is not None
+            last = self._watch.seen or "no look succeeded"
+            raise AirflowSensorTimeout(f"{error} Waited for {self._watch.wanted}; last: {last}") from error
         return self.completed(context, found_value)
 
     def _name_topic(self) -> None:
@@ -193,20 +196,60 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
         if isinstance(self.topic, str) and "/" not in self.topic:
             self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
 
+    def begin(self, context: Context) -> None:
+        """Check the arguments, read the connection for a short name, and what an earlier process has kept; once.
+
+        Part of the first look: an error here counts for Airflow's `soft_fail`, `never_fail` and `silent_fail`.
+        """
+        if self._is_begun:
+            return
+        with staged(f"Waiting for {self.topic}", "arguments"):
+            self._given.check(self)
+            self._watch = self.watcher()
+            self._name_topic()
+            self._watch = self.watcher()
+        self.restore(context)
+        self._is_begun = True
+
     def _first_look(self, context: Context) -> PokeReturnValue:
-        """Check before deferring; errors that other modes ignore in a check are ignored here too."""
+        """Check before deferring; `soft_fail`, `never_fail` and `silent_fail` apply as Airflow has it for a poke."""
         try:
             return self.poke(context)
-        except AirflowException as error:
+        except AirflowSkipException:
+            raise
+        except _ENDS as error:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(f"Skipped as soft_fail or never_fail says: {error}") from error
             raise
+        except Exception as error:
+            if self.silent_fail:
+                self.log.exception("The first look failed")
+                return PokeReturnValue(False)
+            if self.never_fail:
+                raise AirflowSkipException(f"Skipped as never_fail says: {error}") from error
+            raise
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Continue after the trigger; skip by `soft_fail` and `never_fail` what is skipped in a poke, and no more."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSkipException as skipped:
+            failure = skipped.__cause__
+            if self.soft_fail:
+                skips = isinstance(failure, (*_ENDS, TaskDeferralError))
+            else:
+                # The time-out is no exception of a poke.
+                skips = not isinstance(failure, AirflowSensorTimeout)
+            if skips or failure is None:
+                raise
+            raise failure from failure.__cause__
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once. Raises permanent errors only."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
         from pulsar_native import PulsarException
 
+        self.begin(context)
         assert self._watch is not None
         left = self.timeout if self._deadline is None else self._deadline - time.monotonic()
         # Read here: Airflow's asyncio call finds no connection of the database in `dag.test()`.
@@ -228,7 +271,11 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
     # ---- deferrable --------------------------------------------------------------------------------------------------
 
     def _trigger_options(self) -> dict[str, Any]:
-        return {"poll_interval": self.poke_interval, "pulsar_conn_id": self.pulsar_conn_id}
+        return {
+            "poll_interval": self.poke_interval,
+            "pulsar_conn_id": self.pulsar_conn_id,
+            "silent_fail": self.silent_fail,
+        }
 
     def trigger(self, end_time: float) -> BaseTrigger:
         """Return the trigger that continues this wait."""
@@ -300,9 +347,7 @@ async def _look(watch: Watcher, source: AdminClient | ClientConfig | None, secon
     if not isinstance(source, ClientConfig):
         async with asyncio.timeout(seconds):
             return await watch.look(source)
-    client = Client.from_config(
-        source.replace(operation_timeout_seconds=min(source.operation_timeout_seconds, seconds))
-    )
+    client = Client.from_config(config_of_look(source, seconds))
     try:
         async with asyncio.timeout(seconds):
             found = await watch.look(client)

@@ -33,8 +33,9 @@ class MessageTrigger(WatchingTrigger):
         end_time: float | None = None,
         pulsar_conn_id: str = "pulsar_default",
         timeout_seconds: float | None = None,
+        silent_fail: bool = False,
     ) -> None:
-        super().__init__(poll_interval, end_time, pulsar_conn_id, timeout_seconds)
+        super().__init__(poll_interval, end_time, pulsar_conn_id, timeout_seconds, silent_fail)
         self.topic = topic
         self.subscription = subscription
         self.match = match

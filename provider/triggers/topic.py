@@ -29,8 +29,9 @@ class TopicTrigger(WatchingTrigger):
         pulsar_conn_id: str = "pulsar_default",
         counted: dict[str, Any] | None = None,
         timeout_seconds: float | None = None,
+        silent_fail: bool = False,
     ) -> None:
-        super().__init__(poll_interval, end_time, pulsar_conn_id, timeout_seconds)
+        super().__init__(poll_interval, end_time, pulsar_conn_id, timeout_seconds, silent_fail)
         self.topic = topic
         self.messages = messages
         self.published_since = published_since

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from pulsar_native.jobs.failures import explain, is_permanent
-from pulsar_native.jobs.watching import MIN_LOOK_SECONDS
+from pulsar_native.jobs.watching import MIN_LOOK_SECONDS, config_of_look
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -36,7 +36,8 @@ class WatchingTrigger(BaseTrigger):
     """Look every `poll_interval` seconds until the condition holds, or `end_time` (seconds since 1970) passes.
 
     `timeout_seconds` is the limit of a task that is started in the triggerer, from when Airflow has deferred it; in
-    `dag.test()`, which has no such time, from the first look.
+    `dag.test()`, which has no such time, from the first look. `silent_fail` is the sensor's: an error that is not
+    permanent, such as a connection that does not exist, is logged, and the wait goes on.
     Sends one event: {"status": "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error",
     "message": …, "permanent": True if no retry helps}.
     """
@@ -49,12 +50,14 @@ class WatchingTrigger(BaseTrigger):
         end_time: float | None = None,
         pulsar_conn_id: str = "pulsar_default",
         timeout_seconds: float | None = None,
+        silent_fail: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.poll_interval = poll_interval
         self.end_time = end_time
         self.pulsar_conn_id = pulsar_conn_id
         self.timeout_seconds = timeout_seconds
+        self.silent_fail = silent_fail
         self._logged: tuple[str, float] | None = None
 
     @abstractmethod
@@ -76,24 +79,38 @@ class WatchingTrigger(BaseTrigger):
             "end_time": self.end_time,
             "pulsar_conn_id": self.pulsar_conn_id,
             "timeout_seconds": self.timeout_seconds,
+            "silent_fail": self.silent_fail,
         }
         return f"{type(self).__module__}.{type(self).__qualname__}", {**self.condition(), **arguments}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait and send the event."""
-        watch: Watcher | None = None
         if self.end_time is None and self.timeout_seconds is not None:
             self.end_time = self._started() + self.timeout_seconds
+        while True:
+            event = await self._attempt()
+            if not self.silent_fail or event["status"] != "error" or event["permanent"]:
+                break
+            self.log.error("%s", event["message"])
+            left = self._left()
+            if left is not None and left <= 0:
+                event = {"status": "timeout", "message": f"The time is over. {event['message']}"}
+                break
+            await self._pause(left)
+        yield _event(event)
+
+    async def _attempt(self) -> dict[str, Any]:
+        watch: Watcher | None = None
         try:
             await self._name_topic()
             watch = self.watcher()
-            yield _event(await self._wait(watch))
+            return await self._wait(watch)
         except Exception as error:
             # It would end the task without a reason.
             wanted = self.condition().get("topic") if watch is None else watch.wanted
             text = explain(error, action=f"Waiting for {wanted}", stage=watch.stage if watch else "arguments")
             permanent = is_permanent(error) or (watch is None and isinstance(error, ValueError))
-            yield _event({"status": "error", "message": text, "permanent": permanent})
+            return {"status": "error", "message": text, "permanent": permanent}
 
     def _started(self) -> float:
         """Return when Airflow deferred a task that is started in the triggerer, now where that is not known.
@@ -122,6 +139,7 @@ class WatchingTrigger(BaseTrigger):
 
     async def _wait(self, watch: Watcher) -> dict[str, Any]:
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+        from pulsar_native.asyncio import Client
         from pulsar_native.exceptions import PulsarException
 
         client: Client | None = None
@@ -132,7 +150,8 @@ class WatchingTrigger(BaseTrigger):
                         # A corrected connection is read by a new hook only.
                         hook = PulsarHook(self.pulsar_conn_id)
                         if watch.uses == "client":
-                            client = await hook.get_async_client()
+                            config = config_of_look(await hook.aclient_config(), self._for_one_look())
+                            client = Client.from_config(config)
                     source: Any = client if watch.uses == "client" else await hook.aget_admin()
                     async with asyncio.timeout(self._for_one_look()):
                         found = await watch.look(source)
@@ -153,7 +172,7 @@ class WatchingTrigger(BaseTrigger):
                 if left is not None and left <= 0:
                     text = f"The time is over. Waited for {watch.wanted}; last: {watch.seen}"
                     return {"status": "timeout", "message": text}
-                await asyncio.sleep(self.poll_interval if left is None else min(self.poll_interval, left))
+                await self._pause(left)
         finally:
             if client is not None:
                 client.shutdown()
@@ -164,6 +183,9 @@ class WatchingTrigger(BaseTrigger):
         if self._logged is None or self._logged[0] != watch.seen or now - self._logged[1] >= LOG_SECONDS:
             self._logged = (watch.seen, now)
             self.log.info("Waiting for %s: %s", watch.wanted, watch.seen)
+
+    async def _pause(self, left: float | None) -> None:
+        await asyncio.sleep(self.poll_interval if left is None else min(self.poll_interval, left))
 
     def _for_one_look(self) -> float | None:
         # The last check may begin when the time is over.

@@ -44,7 +44,8 @@ def through_database(trigger: Any) -> Any:
 
 def complete(sensor: Any, trigger: Any, context: Any) -> Any:
     """Run a trigger to its event, and resume the task with it."""
-    return sensor.execute_complete(context, asyncio.run(event_of(through_database(trigger))))
+    event = asyncio.run(event_of(through_database(trigger)))
+    return sensor.resume_execution("execute_complete", {"event": event}, context)
 
 
 def wait_with(sensor: Any, mode: str, context: Any = None) -> Any:

@@ -4,7 +4,8 @@ Rules: asyncio only, no thread. Nothing stays at the broker (non-durable readers
 errors are raised; every other state is in `seen`. Counts are of stored messages, without duplicates that the broker
 dropped. If the broker has message indexes (entry metadata), two messages per partition are read; else messages are
 counted by reading, partition by partition, in steps of `STEP_ROWS` between which the loop is free, each message once,
-up to the number wanted. Counts can be carried to another process (`state`).
+up to the number wanted. So they are once the first or the last message is in chunks, each of which has an index. Counts
+can be carried to another process (`state`). Nothing is decrypted: what is needed of a message is its entry's metadata.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import explain
 
 if TYPE_CHECKING:
-    from pulsar_native import Message, MessageId
+    from pulsar_native import ClientConfig, EncryptionContext, Message, MessageId
     from pulsar_native.asyncio import Client, Reader
 
 _READ_MS = 10_000
@@ -28,6 +29,8 @@ STEP_ROWS = 200
 # A look has at least so many seconds, also when the time of the whole wait is over sooner: what it would have found,
 # and why it failed, would else be lost on a busy machine.
 MIN_LOOK_SECONDS = 5.0
+# The client's operations end so long before the look: an operation that fails names the reason, a look ended does not.
+_RESERVE_SECONDS = 1.0
 # Entries the broker sends ahead; those beyond the number wanted are discarded.
 _QUEUE = 50
 # Partitions polled at once.
@@ -70,6 +73,16 @@ class TopicCondition:
         return f"the topic {self.topic}"
 
 
+def config_of_look(config: ClientConfig, seconds: float | None) -> ClientConfig:
+    """Return the settings for a client of a look limited to so many seconds, at least `MIN_LOOK_SECONDS`; None is no
+    limit.
+    """
+    if seconds is None:
+        return config
+    limit = min(config.operation_timeout_seconds, seconds - _RESERVE_SECONDS)
+    return config.replace(operation_timeout_seconds=limit)
+
+
 def arguments_of(condition: type[Any], holder: object) -> dict[str, Any]:
     """Return the fields of a condition's dataclass, by the attributes of the same names of a sensor or trigger."""
     return {each.name: getattr(holder, each.name) for each in fields(condition)}
@@ -101,7 +114,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class _Ends:
-    """First and last message id of a partition, None without messages; their number if the broker has indexes."""
+    """First message id and last one of a partition, None without messages; their number if indexes count them."""
 
     first: MessageId | None = None
     last: MessageId | None = None
@@ -133,7 +146,8 @@ class TopicWatcher:
     _found: str = ""
     _was_there: bool = False
     _counted: dict[str, _Counted] = field(default_factory=dict)
-    _searched: dict[str, MessageId] = field(default_factory=dict)
+    # Per partition: the last id, and the time found, of a search without a result.
+    _searched: dict[str, tuple[MessageId, int]] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any] | None:
         """Return the counts as JSON, None for none; `restore` continues from them."""
@@ -194,7 +208,7 @@ class TopicWatcher:
 
         async def ends(name: str) -> _Ends:
             async with limit:
-                return await _ends_of(client, name)
+                return await _ends_of(client, name, by_index=name not in self._counted)
 
         for name, of_name in zip(names, await asyncio.gather(*map(ends, names)), strict=True):
             total += await self._stored(client, name, of_name, wanted - total)
@@ -218,8 +232,17 @@ class TopicWatcher:
 
     async def _count(self, client: Client, name: str, known: _Counted, enough: int) -> None:
         """Count up to the number or the end; an interrupted count is kept."""
-        start, columns = known.upto or known.first, ("__ledgerId", "__entryId", "__batchIndex")
-        async with await _reader(client, name, start, inclusive=known.upto is None, queue=_QUEUE) as reader:
+        from pulsar_native.exceptions import CryptoError
+
+        try:
+            await self._count_rows(client, name, known, enough)
+        except CryptoError:
+            # Encrypted bytes are no rows.
+            await self._count_messages(client, name, known, enough)
+
+    async def _count_rows(self, client: Client, name: str, known: _Counted, enough: int) -> None:
+        columns = ("__ledgerId", "__entryId", "__batchIndex")
+        async with await _reader_behind(client, name, known) as reader:
             async for rows in reader.arrow_batches(columns=columns, max_rows=STEP_ROWS):
                 self.largest_step = max(self.largest_step, rows.num_rows)
                 known.count += rows.num_rows
@@ -229,61 +252,120 @@ class TopicWatcher:
                 # The next rows may be queued already: without this the loop would not run others.
                 await asyncio.sleep(0)
 
+    async def _count_messages(self, client: Client, name: str, known: _Counted, enough: int) -> None:
+        left = STEP_ROWS
+        async with await _reader_behind(client, name, known) as reader:
+            while known.count < enough and (message := await _next(reader)) is not None:
+                known.count += _messages_in(message)
+                known.upto = _message_id(_place(message.message_id()))
+                left -= 1
+                if not left:
+                    left = STEP_ROWS
+                    await asyncio.sleep(0)
+
     # ---- time --------------------------------------------------------------------------------------------------------
 
     async def _recent(self, client: Client, names: list[str], found: Mapping[str, Any]) -> dict[str, Any] | None:
         self.stage = "read"
         newest = max(await asyncio.gather(*(self._newest(client, name) for name in names)))
-        self.seen = f"the newest message is of {_iso(newest)}" if newest else "there are no messages"
         wanted = self.wanted.published_since or 0
-        return {**found, "published_at": _iso(newest)} if newest and newest >= wanted else None
+        if newest > 0:
+            self.seen = f"the newest message is of {_iso(newest)}"
+        else:
+            self.seen = "there are no messages" if newest else f"there is no message since {_iso(wanted)}"
+        return {**found, "published_at": _iso(newest)} if newest > 0 and newest >= wanted else None
 
     async def _newest(self, client: Client, name: str) -> int:
-        """Return the publish time of the last message, or of an earlier one that is recent enough; 0 for none."""
+        """Return the publish time of the last message, or of an earlier one that is recent enough.
+
+        -1 without messages, 0 if none is recent enough and the last entry is a chunk of a message that is not complete.
+        """
         from pulsar_native import MessageId
         from pulsar_native.exceptions import Timeout
 
         wanted = self.wanted.published_since or 0
-        async with await _reader(client, name, MessageId.earliest) as reader:
+        async with await _reader(client, name, MessageId.earliest, queue=1) as reader:
             last = await reader.get_last_message_id()
             if last.entry_id() < 0:
-                return 0
-            newest = (await _message_at(client, name, last)).publish_timestamp()
-            if newest >= wanted or self._searched.get(name) == last:
+                return -1
+            searched, newest = self._searched.get(name, (None, 0))
+            if searched == last:
+                return newest
+            message = await _last(reader)
+            newest = 0 if message is None else message.publish_timestamp()
+            if newest >= wanted and newest:
                 return newest
             # Clocks of producers differ: a message before the last one may have a later time.
             await reader.seek(wanted)
             try:
                 newest = max(newest, (await reader.read_next(_SEARCH_MS)).publish_timestamp())
             except Timeout:
-                self._searched[name] = last
+                self._searched[name] = (last, newest)
         return newest
 
 
-async def _ends_of(client: Client, name: str) -> _Ends:
+async def _ends_of(client: Client, name: str, *, by_index: bool) -> _Ends:
     from pulsar_native import MessageId
 
     async with await _reader(client, name, MessageId.earliest, queue=1) as reader:
         last = await reader.get_last_message_id()
-        if last.entry_id() < 0:
+        first = None if last.entry_id() < 0 else await _next(reader)
+        if first is None:
             return _Ends()
-        first = await reader.read_next(_READ_MS)
-    count, first_index = None, first.index()
-    if first_index is not None:
-        last_index = (await _message_at(client, name, last)).index()
-        count = None if last_index is None else last_index - first_index + 1
-    return _Ends(first.message_id(), last, count)
+        newest = await _last(reader) if by_index and first.index() is not None else None
+    return _Ends(first.message_id(), last, None if newest is None else _count_by_index(first, newest))
+
+
+def _count_by_index(first: Message, last: Message) -> int | None:
+    """Return the number of messages from one to another, None if the indexes do not say it."""
+    start, end = first.index(), last.index()
+    in_chunks = any(each.message_id().first_chunk_message_id() is not None for each in (first, last))
+    return None if start is None or end is None or in_chunks else end - start + _messages_in(last)
+
+
+def _messages_in(message: Message) -> int:
+    """Return 1, or the number of messages of an encrypted batch, which is read as one with the first one's index."""
+    context = undecrypted(message)
+    return 1 if context is None else max(1, context.batch_size())
+
+
+def undecrypted(message: Message) -> EncryptionContext | None:
+    """Return the encryption context of a message that is still encrypted, None of any other."""
+    context = message.encryption_context()
+    return context if context is not None and context.is_decryption_failed() else None
 
 
 async def _reader(
     client: Client, name: str, start: MessageId, *, inclusive: bool = True, queue: int = _QUEUE
 ) -> Reader:
-    return await client.create_reader(name, start, start_message_id_inclusive=inclusive, receiver_queue_size=queue)
+    from pulsar_native import ConsumerCryptoFailureAction
+
+    return await client.create_reader(
+        name,
+        start,
+        start_message_id_inclusive=inclusive,
+        receiver_queue_size=queue,
+        crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
+    )
 
 
-async def _message_at(client: Client, name: str, place: MessageId) -> Message:
-    async with await _reader(client, name, place, queue=1) as reader:
-        return await reader.read_next(_READ_MS)
+async def _reader_behind(client: Client, name: str, known: _Counted) -> Reader:
+    """Return a reader of what is not counted yet."""
+    return await _reader(client, name, known.upto or known.first, inclusive=known.upto is None)
+
+
+async def _next(reader: Reader) -> Message | None:
+    """Return the next message, None if there is none: the last entries may be chunks that no producer completed."""
+    return await reader.read_next(_READ_MS) if await reader.has_message_available() else None
+
+
+async def _last(reader: Reader) -> Message | None:
+    """Return the last message, None if the last entry is of a message in chunks that is not complete."""
+    from pulsar_native import MessageId
+
+    # By its id, which of a message in chunks names the last one only, the others would not be read.
+    await reader.seek(MessageId.latest)
+    return await _next(reader)
 
 
 def _message_id(place: Sequence[int]) -> MessageId:

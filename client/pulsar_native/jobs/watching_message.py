@@ -5,7 +5,8 @@ is created if it does not exist, and stays. The message found is not acknowledge
 its receiver has it; until then the broker delivers it again to whoever consumes next. Messages that do not match are
 left unacknowledged, or acknowledged, by the condition's `unmatched`. `initial_position` is that of a watcher's first
 look in a cluster: where the subscription is missing later, as in a topic that was made again, it begins at the first
-message.
+message. Nothing is decrypted: an encrypted message can match by key and properties, which are in its metadata unless it
+is in a batch, and one of which the payload is needed is left unacknowledged.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from pulsar_native.jobs.consume_options import (
     consumer_type_of,
     initial_position_of,
 )
-from pulsar_native.jobs.failures import explain
+from pulsar_native.jobs.failures import counted, explain
 from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.watching import undecrypted
 
 if TYPE_CHECKING:
     from pulsar_native import Client as SyncClient
@@ -108,14 +110,17 @@ class MessageWatcher:
         self._consumer: Consumer[Any] | None = None
         self._subscription = FirstSubscription(wanted.initial_position)
         self._checked = 0
+        # Encrypted messages of which the payload is needed: their number, and the id of the first one.
+        self._unreadable, self._first_unreadable = 0, ""
 
     async def look(self, client: Client, /) -> dict[str, Any] | None:
         """Return the first message that matches as JSON, else None; raises the client's errors.
 
+        Raises `CryptoError` if none matches, and there are encrypted messages of which the payload is needed to know.
         The result has the fields of a line of a consumed file, and `IDS` for `acknowledge_found`. A consumer that has
         lost its connection raises `NotConnected`: the caller is to look with another client next.
         """
-        from pulsar_native.exceptions import NotConnected, Timeout
+        from pulsar_native.exceptions import CryptoError, NotConnected, Timeout
 
         self.stage = "subscribe"
         consumer = await self._opened(client)
@@ -136,12 +141,24 @@ class MessageWatcher:
                 if (found := self._found(message)) is not None:
                     self.seen = f"{message.message_id()} matches, after {self._checked - 1:,} others"
                     return found
-                unmatched.append(message)
-                if len(unmatched) >= _STEP:
+                if self._is_unreadable(message):
+                    self._unreadable, self._first_unreadable = (
+                        self._unreadable + 1,
+                        self._first_unreadable or str(message.message_id()),
+                    )
+                else:
+                    unmatched.append(message)
+                if self._checked % _STEP == 0:
                     await self._leave(consumer, unmatched)
         finally:
             await self._leave(consumer, unmatched)
         self.seen = f"none of {self._checked:,} messages matches" if self._checked else "there is no message"
+        if self._unreadable:
+            raise CryptoError(
+                f"{counted(self._unreadable)} cannot be checked, the first {self._first_unreadable}: encrypted, and "
+                "what is to be matched is in the payload, as of a batch the keys and properties are, too. Consume with "
+                "private_keys instead, or publish without batching and match by key and properties alone"
+            )
         return None
 
     def failed(self, error: BaseException) -> None:
@@ -153,11 +170,13 @@ class MessageWatcher:
         if self._consumer is None or self._owner is not client:
             self._consumer = await self._subscription.consumer(client, self._subscribe)
             self._owner, self._checked = client, 0
+            self._unreadable, self._first_unreadable = 0, ""
         return self._consumer
 
     async def _subscribe(
         self, client: Client, initial_position: InitialPosition, *, start_paused: bool
     ) -> Consumer[Any]:
+        from pulsar_native import ConsumerCryptoFailureAction
         from pulsar_native.jobs.codecs import WriterSchema
 
         return await client.subscribe(
@@ -168,6 +187,7 @@ class MessageWatcher:
             start_paused=start_paused,
             schema=WriterSchema(),
             batch_index_ack_enabled=True,
+            crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
 
     async def _leave(self, consumer: Consumer[Any], unmatched: list[Message]) -> None:
@@ -183,9 +203,10 @@ class MessageWatcher:
         from pulsar_native.jobs.json_values import storable
         from pulsar_native.schema import InvalidRecord
 
-        if not self._match.matches_metadata(message):
+        if self._is_unreadable(message) or not self._match.matches_metadata(message):
             return None
         try:
+            _check_decrypted(message)
             record = record_of(message, self.wanted.decode)
         except (InvalidRecord, RecursionError) as error:
             # A message without a readable value can still match by key and properties, and is handed over as bytes.
@@ -197,6 +218,26 @@ class MessageWatcher:
         ids = IdRanges()
         ids.add(message)
         return {**storable(record), IDS: ids.as_json()}
+
+    def _is_unreadable(self, message: Message) -> bool:
+        """Return True for an encrypted message of which the payload is needed to know whether it matches."""
+        context = undecrypted(message)
+        if context is None:
+            return False
+        # A batch is one message here, without the keys and properties of those in it.
+        is_batch = context.batch_size() >= 0
+        return is_batch or (self._match.needs_value and self._match.matches_metadata(message))
+
+
+def _check_decrypted(message: Message) -> None:
+    """Raise `InvalidRecord` for a message that is still encrypted: some decoders would take its bytes for a value."""
+    from pulsar_native.schema import InvalidRecord
+
+    context = undecrypted(message)
+    if context is not None:
+        keys = context.keys()
+        names = ", ".join(each.key for each in keys)
+        raise InvalidRecord(f"The message is encrypted, with the key {names}: consume with private_keys instead")
 
 
 def _tested(message: Message, record: Mapping[str, Any]) -> Any:
@@ -224,6 +265,7 @@ def acknowledge_found(
     acknowledgement may be a repetition. A subscription that was deleted meanwhile is made again as a look makes it. The
     client must be of the cluster of the client that found the message.
     """
+    from pulsar_native import ConsumerCryptoFailureAction
     from pulsar_native.jobs.batch import acknowledge
 
     # Elsewhere the message can be on its way to another consumer, and is not delivered here though nobody has it.
@@ -237,6 +279,7 @@ def acknowledge_found(
             receiver_queue_size=_QUEUE if is_checked else 0,
             batch_index_ack_enabled=True,
             ack_receipt_enabled=True,
+            crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
     )
     is_left = is_checked and not _arrives(consumer, found[IDS])

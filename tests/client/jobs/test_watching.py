@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import pytest
 
-from pulsar_native import MessageId
+from pulsar_native import Client as SyncClient
+from pulsar_native import ClientConfig, CryptoKeyReader, Message, MessageId
+from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.exceptions import ConnectError, Timeout, TopicNotFound
 from pulsar_native.jobs import watching as module
-from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
+from pulsar_native.jobs.watching import TopicCondition, TopicWatcher, config_of_look
+from support.brokers import Broker, NewTopic
 from support.jobs import PUBLISHED, TOPIC
+from support.key_files import key_pair
+from support.relay import TO_BROKER, Command, Relay
+from support.until import until
 
 # ---- conditions ------------------------------------------------------------------------------------------------------
 
@@ -81,6 +89,9 @@ class Stored:
     def index(self) -> int | None:
         return self._index
 
+    def encryption_context(self) -> None:
+        return None
+
 
 class Reader:
     """A reader of one partition."""
@@ -99,14 +110,22 @@ class Reader:
     async def get_last_message_id(self) -> MessageId:
         return self._stored[-1].message_id() if self._stored else MessageId(-1, 7, -1, -1)
 
+    async def has_message_available(self) -> bool:
+        return bool(self._left)
+
     async def read_next(self, timeout_millis: int) -> Stored:
         if not self._left:
             raise Timeout("nothing")
         return self._left.pop(0)
 
-    async def seek(self, millis: int) -> None:
+    async def seek(self, place: int | MessageId) -> None:
+        if isinstance(place, MessageId):
+            # The reader is inclusive.
+            assert place == MessageId.latest
+            self._left = list(self._stored[-1:])
+            return
         self._client.searches += 1
-        later = [n for n, each in enumerate(self._stored) if each.publish_timestamp() >= millis]
+        later = [n for n, each in enumerate(self._stored) if each.publish_timestamp() >= place]
         self._left = list(self._stored[later[0] :]) if later else []
 
     async def arrow_batches(self, columns: Any, max_rows: int) -> AsyncIterator[pa.RecordBatch]:
@@ -258,3 +277,109 @@ async def test_recent_search_not_repeated_for_same_end() -> None:
     client.partitions = [stored(0, 1, times=[5, 6])]
     await look(made, client)
     assert client.searches == 2
+
+
+# ---- chunks and encrypted messages -----------------------------------------------------------------------------------
+
+
+async def seen_by(broker: Broker, name: str, **condition: Any) -> tuple[Any, str]:
+    """Return the result of a check on the real broker, and what was seen."""
+    made = TopicWatcher(TopicCondition(name, **condition))
+    async with AsyncClient(broker.service_url) as client:
+        return await made.look(client), made.seen
+
+
+def publish(producer: Any, count: int, size: int = 1) -> None:
+    """Publish messages, and close."""
+    for _ in range(count):
+        producer.send_async(b"x" * size, None)
+    producer.flush()
+    producer.close()
+
+
+CHUNKS = {"chunking_enabled": True, "batching_enabled": False, "chunk_max_message_size": 1000}
+KINDS: dict[str, tuple[int, dict[str, Any]]] = {
+    "chunks": (1, CHUNKS),
+    "encrypted": (1, {"batching_enabled": False}),
+    "encrypted-batch": (5, {"batching_enabled": True, "batching_max_publish_delay_ms": 10_000}),
+}
+
+
+@pytest.mark.parametrize("is_indexed", [True, False], ids=["index", "no-index"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_look_at_chunks_and_encrypted(
+    kind: str,
+    is_first: bool,
+    is_indexed: bool,
+    broker: Broker,
+    topic: NewTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not is_indexed:
+        # What a broker without exposingBrokerEntryMetadataToClientEnabled gives.
+        monkeypatch.setattr(Message, "index", lambda message: None)
+    count, options = KINDS[kind]
+    if kind != "chunks":
+        options = {**options, "encryption_key": "k", "crypto_key_reader": CryptoKeyReader(*key_pair(tmp_path))}
+    name = topic()
+    with SyncClient(broker.service_url) as client:
+        for is_plain in (not is_first, is_first):
+            began = int(time.time() * 1000)
+            publish(client.create_producer(name, **({} if is_plain else options)), 1 if is_plain else count, 3500)
+    found, _ = await seen_by(broker, name, messages=count + 1)
+    assert found is not None and found["messages"] == count + 1
+    found, seen = await seen_by(broker, name, messages=count + 2)
+    assert found is None and seen == f"{count + 1} messages are there"
+    found, _ = await seen_by(broker, name, published_since=began)
+    assert found is not None
+    found, seen = await seen_by(broker, name, published_since=int(time.time() * 1000) + 60_000)
+    assert found is None and seen.startswith("the newest message is of ")
+
+
+def counter(broker: Broker, name: str, kind: str) -> int:
+    """Return how many entries of a topic the broker has stored ("In") or delivered ("Out") since it loaded it."""
+    stats: Any = broker.admin("GET", f"{name.replace('://', '/')}/stats")
+    return int(stats[f"msg{kind}Counter"])
+
+
+async def test_look_at_chunks_left_behind(broker: Broker, topic: NewTopic) -> None:
+    """The last entries are of a message that its producer did not complete, which is none."""
+    name, began = topic(), int(time.time() * 1000)
+    with Relay(broker.service_url) as relay, SyncClient(relay.service_url) as client:
+        publish(client.create_producer(name), 2)
+        relay.let_pass(Command.SEND, TO_BROKER, times=2)
+        relay.drop(Command.SEND, TO_BROKER, times=None)
+        client.create_producer(name, send_timeout_millis=0, **CHUNKS).send_async(b"x" * 3500, lambda *_: None)
+        await until(lambda: counter(broker, name, "In") == 4)
+        for condition in ({"messages": 2}, {"published_since": began}):
+            found, _ = await seen_by(broker, name, **condition)
+            assert found is not None
+        found, seen = await seen_by(broker, name, messages=3)
+        assert found is None and seen == "2 messages are there"
+        found, seen = await seen_by(broker, name, published_since=int(time.time() * 1000) + 60_000)
+        assert found is None and seen.startswith("there is no message since ")
+        # So that closing waits for nothing.
+        relay.release()
+        relay.cut()
+
+
+async def test_search_of_chunks_is_not_repeated(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    with SyncClient(broker.service_url) as client:
+        publish(client.create_producer(name, **CHUNKS), 1, 3500)
+    made = TopicWatcher(TopicCondition(name, published_since=int(time.time() * 1000) + 60_000))
+    async with AsyncClient(broker.service_url) as client:
+        assert await made.look(client) is None
+        seen, before = made.seen, counter(broker, name, "Out")
+        assert await made.look(client) is None
+    assert made.seen == seen and before > 0 and counter(broker, name, "Out") == before
+
+
+@pytest.mark.parametrize(
+    ("configured", "seconds", "limit"), [(30, None, 30), (30, 100, 30), (30, 30, 29), (2, 5, 2), (30, 5, 4)]
+)
+def test_config_of_look_ends_before_it(configured: float, seconds: float | None, limit: float) -> None:
+    config = ClientConfig(service_url="pulsar://localhost", operation_timeout_seconds=configured)
+    assert config_of_look(config, seconds).operation_timeout_seconds == limit

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pulsar_native import AdminClient, Client, InitialPosition
+from pulsar_native import AdminClient, Client, CryptoKeyReader, InitialPosition
 from pulsar_native.asyncio import Client as AsyncClient
-from pulsar_native.exceptions import ConnectError, ConsumerBusy, NotConnected, Timeout
+from pulsar_native.exceptions import ConnectError, ConsumerBusy, CryptoError, NotConnected, Timeout
 from pulsar_native.jobs import busy
 from pulsar_native.jobs.id_ranges import IdRanges
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 from support.brokers import Broker, NewTopic
 from support.jobs import TOPIC
+from support.key_files import key_pair
 from support.relay import Relay
 
 
@@ -214,6 +216,72 @@ async def test_message_found_too_large_or_unreadable(broker: Broker, topic: NewT
         # A key needs no value; it is handed over as bytes, with the error.
         found = await found_by(watch, client)
     assert "error" in found and found["encoding"] == "base64"
+
+
+def publish_encrypted(broker: Broker, name: str, folder: Path, *, batched: bool) -> None:
+    """Publish three messages with numbers as keys, properties and values, and a plain one with the key `plain`."""
+    with Client(broker.service_url) as client:
+        keys = CryptoKeyReader(*key_pair(folder))
+        options = {"batching_enabled": batched, "batching_max_publish_delay_ms": 10_000}
+        producer = client.create_producer(name, encryption_key="k", crypto_key_reader=keys, **options)
+        for n in range(3):
+            producer.send_async(b'{"n": %d}' % n, None, partition_key=str(n), properties={"n": str(n)})
+        producer.flush()
+        client.create_producer(name).send(b'{"n": 3}', partition_key="plain")
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+@pytest.mark.parametrize("match", [{"key": "1"}, {"properties": {"n": "1"}}], ids=["key", "properties"])
+async def test_encrypted_message_matches_by_metadata(
+    match: dict[str, Any], kind: str, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    wanted = MessageCondition.of(name, "s", match, kind)
+    publish_encrypted(broker, name, tmp_path, batched=False)
+    async with AsyncClient(broker.service_url) as client:
+        found = await found_by(MessageWatcher(wanted), client)
+    assert (found["key"], found["properties"], found["encoding"]) == ("1", {"n": "1"}, "base64")
+    assert found["error"].startswith("The message is encrypted, with the key k: consume with private_keys")
+    with Client(broker.service_url) as client:
+        assert acknowledge_found(client, wanted, found, lambda: None)
+    watch = MessageWatcher(wanted)
+    async with AsyncClient(broker.service_url) as loop_client:
+        assert await watch.look(loop_client) is None and watch.seen == "none of 3 messages matches"
+
+
+@pytest.mark.parametrize(
+    ("match", "batched", "count"),
+    [
+        ({"jsonpath": "@.n == 1"}, False, "3 messages"),
+        ({"key": "1", "jsonpath": "@.n == 1"}, False, "1 message"),
+        ({"key": "1"}, True, "1 message"),
+    ],
+    ids=["value", "key-and-value", "batch"],
+)
+async def test_encrypted_payload_needed_raises(
+    match: dict[str, Any], batched: bool, count: str, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    publish_encrypted(broker, name, tmp_path, batched=batched)
+    watch = MessageWatcher(MessageCondition.of(name, "s", match, unmatched="acknowledge"))
+    async with AsyncClient(broker.service_url) as client:
+        for _ in range(2):
+            with pytest.raises(CryptoError, match=f"{count} cannot be checked, the first .*: encrypted.*private_keys"):
+                await watch.look(client)
+    # They stay; a message that matches is returned all the same.
+    watch = MessageWatcher(MessageCondition.of(name, "s", match))
+    with Client(broker.service_url) as client:
+        client.create_producer(name).send(b'{"n": 1}', partition_key="1")
+    async with AsyncClient(broker.service_url) as loop_client:
+        found = await watch.look(loop_client)
+        assert found is not None and found["value"] == '{"n": 1}'
+    watch = MessageWatcher(MessageCondition.of(name, "s", {"key": "none", "jsonpath": "@"}))
+    async with AsyncClient(broker.service_url) as loop_client:
+        if batched:
+            with pytest.raises(CryptoError, match="1 message cannot be checked"):
+                await watch.look(loop_client)
+        else:
+            assert await watch.look(loop_client) is None
 
 
 def test_acknowledge_found_waits_for_subscription(

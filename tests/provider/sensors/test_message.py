@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from airflow.sdk.serde import deserialize, serialize
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.sensors.message import MessageSensor
 from airflow_provider_pulsar.triggers.message import MessageTrigger
-from pulsar_native import AdminClient, Client, InitialPosition, Message
+from pulsar_native import AdminClient, Client, CryptoKeyReader, InitialPosition, Message
 from pulsar_native.exceptions import Timeout
 from pulsar_native.jobs.watching_message import acknowledge_found
 from pulsar_native.schema import AvroSchema
 from support.brokers import Broker, NewTopic
+from support.key_files import key_pair
 from support.relay import Relay
 from support.tasks import StateStore, context_of, define_connection
 from support.waiting import MODES, complete, event_of, options_of, wait_with
@@ -123,6 +125,19 @@ def test_undecodable_message_matches_by_key_only(client: Client, topic: NewTopic
     assert wait_with(by_value, "poke")["value"] == {"id": 1}
     found = wait_with(sensor(name, match={"key": "a"}, decode="json"), "deferrable")
     assert (found["value"], found["encoding"]) == ("/wA=", "base64") and "not JSON" in found["error"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_encrypted_message_matches_by_key_only(mode: str, client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    keys = CryptoKeyReader(*key_pair(tmp_path))
+    producer = client.create_producer(name, encryption_key="k", crypto_key_reader=keys)
+    for key in ("a", "b"):
+        producer.send(b'{"id": 1}', partition_key=key)
+    found = wait_with(sensor(name, mode, match={"key": "b"}), mode)
+    assert (found["key"], found["encoding"]) == ("b", "base64") and "encrypted, with the key k" in found["error"]
+    with pytest.raises(AirflowFailException, match=r"1 message cannot be checked.*private_keys"):
+        wait_with(sensor(name, mode, match={"jsonpath": "$.id"}), mode)
 
 
 def test_large_value_is_left_out(client: Client, topic: NewTopic) -> None:

@@ -150,6 +150,14 @@ async def test_trigger_broker_down_ends_in_time(silent: bool, monkeypatch: pytes
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("seconds", [1, 7])
+async def test_trigger_time_over_names_the_reason(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, service_url="pulsar://127.0.0.1:1", operation_timeout_seconds=30)
+    event = await event_of(TopicTrigger("t", poll_interval=0.2, end_time=time.time() + seconds))
+    assert event["status"] == "timeout" and "127.0.0.1:1: Connection refused" in event["message"]
+
+
+@pytest.mark.asyncio
 async def test_trigger_permanent_errors_end_at_once(secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
     define_connection(
         monkeypatch, service_url=secure_broker.service_url, auth_method="token", token=secure_broker.token("guest")
