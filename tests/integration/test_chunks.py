@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import (
     CompressionType,
@@ -26,6 +24,7 @@ from pulsar_native import (
 from pulsar_native.protocol.producer import ProducerCore
 from support.apis import Api
 from support.brokers import Broker, NewTopic, admin
+from support.key_files import key_pair
 from support.raw import sent_entries
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
@@ -538,12 +537,7 @@ def test_chunks_are_encrypted_one_by_one(
     api: Api, client: Any, through: Relay, topic: NewTopic, tmp_path: Path, compression: CompressionType
 ) -> None:
     name = topic()
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    (tmp_path / "key").write_bytes(private.private_bytes(pem, pkcs8, serialization.NoEncryption()))
-    public = private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
-    (tmp_path / "pub").write_bytes(public)
-    keys = CryptoKeyReader(str(tmp_path / "pub"), str(tmp_path / "key"))
+    keys = CryptoKeyReader(*key_pair(tmp_path))
     producer = chunking(
         api.client(through.service_url),
         name,

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 import pulsar_native.asyncio
 from pulsar_native import (
@@ -38,6 +36,7 @@ from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.protocol import entry_decoder
 from support.apis import Api
 from support.brokers import Broker, NewTopic
+from support.key_files import key_pair
 from support.relay import TO_CLIENT, Command, NewRelay
 
 EARLIEST = InitialPosition.Earliest
@@ -332,17 +331,7 @@ def test_messages_in_chunks(
 @pytest.fixture
 def keys(tmp_path: Path) -> CryptoKeyReader:
     """Give a key pair."""
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public_path, private_path = tmp_path / "k.pub", tmp_path / "k.key"
-    public_path.write_bytes(
-        private.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    private_path.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return CryptoKeyReader(str(public_path), str(private_path))
+    return CryptoKeyReader(*key_pair(tmp_path))
 
 
 def test_encrypted_entries_are_rows_only_when_they_can_be_read(

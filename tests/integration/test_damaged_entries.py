@@ -7,13 +7,9 @@ damaged on its way at one step and at all those behind it: what is told is the f
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import CompressionType, ConsumerCryptoFailureAction, ConsumerType, CryptoKeyReader
 from pulsar_native.protocol import entry_decoder
@@ -24,6 +20,7 @@ from pulsar_native.wire.entry import parse_entry
 from pulsar_native.wire.frames import FrameDecoder
 from support.apis import Api
 from support.brokers import Broker, NewTopic
+from support.key_files import key_pair
 from support.raw import commands_of
 from support.relay import TO_CLIENT, Command, NewRelay
 
@@ -33,17 +30,9 @@ CONTENTS = [b"a" * 3000, b"b" * 3000, b"c" * 3000]
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CryptoKeyReader]:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> CryptoKeyReader:
     """Give the reader of one key pair."""
-    folder: Path = tmp_path_factory.mktemp("keys")
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    (folder / "key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    (folder / "pub").write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    yield CryptoKeyReader(str(folder / "pub"), str(folder / "key"))
+    return CryptoKeyReader(*key_pair(tmp_path_factory.mktemp("keys")))
 
 
 def flipped(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import pulsar as official
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pulsar_native import (
@@ -40,6 +40,7 @@ from pulsar_native.wire.compression import decompress
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.java_peer import JavaClient
+from support.key_files import key_pair
 from support.raw import commands_of, sent_entries
 from support.relay import Command, Relay
 
@@ -58,15 +59,7 @@ class Keys:
         return str(self.folder / name)
 
     def make(self, name: str, key: Any = None) -> None:
-        key = key or rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        public = key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        (self.folder / f"{name}.key").write_bytes(private)
-        (self.folder / f"{name}.pub").write_bytes(public)
+        key_pair(self.folder, name, key)
 
     def reader(self, name: str) -> CryptoKeyReader:
         return CryptoKeyReader(self.path(f"{name}.pub"), self.path(f"{name}.key"))

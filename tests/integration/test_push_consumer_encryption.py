@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import (
     ConsumeFromWhere,
@@ -18,6 +16,7 @@ from pulsar_native import (
     MessageModel,
 )
 from support.brokers import NewTopic
+from support.key_files import key_pair
 from support.push_consumers import IN_ORDER, LATER, SUCCESS, SUSPEND, Recorder, Started, backlog, messages_of
 
 Eventually = Callable[..., Any]
@@ -34,15 +33,7 @@ both_orders = pytest.mark.parametrize("orderly", [False, True], ids=["concurrent
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> CryptoKeyReader:
     """Give a reader of a key pair."""
-    folder = tmp_path_factory.mktemp("keys")
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    (folder / "key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    (folder / "pub").write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    return CryptoKeyReader(str(folder / "pub"), str(folder / "key"))
+    return CryptoKeyReader(*key_pair(tmp_path_factory.mktemp("keys")))
 
 
 @pytest.fixture

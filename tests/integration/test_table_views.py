@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import BytesSchema, Client, CryptoKeyReader, InvalidConfiguration, InvalidTopicName, TableView
 from pulsar_native.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.compaction import compact
+from support.key_files import key_pair
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -237,15 +236,7 @@ def test_a_lost_connection_loses_no_change(
 
 
 def test_values_that_are_encrypted(api: Api, client: Any, topic: NewTopic, tmp_path: Path) -> None:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public, private = tmp_path / "public", tmp_path / "private"
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    name, reader = topic(), CryptoKeyReader(str(public), str(private))
+    name, reader = topic(), CryptoKeyReader(*key_pair(tmp_path))
     producer = client.create_producer(name, encryption_key="mine", crypto_key_reader=reader)
     producer.send(b"secret", partition_key="a")
     view = client.create_table_view(name, crypto_key_reader=reader)

@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from pulsar_native import AdminClient, Client, ConsumerCryptoFailureAction, MessageId
 from support.brokers import NewTopic
+from support.key_files import key_pair
 from support.tasks import StateStore, context_of, dag_in, states_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -24,11 +23,8 @@ pytestmark = pytest.mark.usefixtures("pulsar_conn")
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder with a private key, `orders.key`, and its public key, `orders.pub`."""
-    folder, key = tmp_path_factory.mktemp("keys"), rsa.generate_private_key(65537, 2048)
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    (folder / "orders.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
-    (folder / "orders.pub").write_bytes(public)
+    folder = tmp_path_factory.mktemp("keys")
+    key_pair(folder, "orders")
     return folder
 
 
