@@ -89,6 +89,35 @@ def test_after_the_last_redelivery_a_message_goes_to_the_dead_letter_topic_once(
     eventually(lambda: backlog(name) == 1)  # the good one
 
 
+@pytest.mark.parametrize("by_index", [False, True], ids=["by-entry", "by-index"])
+def test_dead_letter_count_restarts_in_acked_batch(api: Api, client: Any, topic: NewTopic, by_index: bool) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    api.send_all(producer, [b"bad", *(b"%d" % number for number in range(4))])
+    consumer = client.subscribe(
+        name, "sub", **SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(2), batch_index_ack_enabled=by_index,
+        acknowledgment_group_time_ms=0,
+    )  # fmt: skip
+    counts = []
+    # The first message is refused each time, and one of the others acknowledged.
+    for others in range(4, -1, -1):
+        bad, *rest = [consumer.receive(15_000) for _ in range(1 + others)]
+        assert bad.data() == b"bad"
+        counts.append(bad.redelivery_count())
+        if rest:
+            consumer.acknowledge(rest[0])
+        consumer.negative_acknowledge(bad)
+        if counts[-1] == 2:
+            break
+    # The count of an entry starts again with each acknowledgement of a part of it (docs/broker-behaviour.md).
+    assert counts == ([0, 1, 1, 1, 1] if by_index else [0, 1, 2])
+    if by_index:
+        assert refuse(consumer, 1)[0].redelivery_count() == 2
+    # Without, the last of the others goes with it: what was not acknowledged of the entry.
+    dead = [b"bad"] if by_index else [b"bad", b"3"]
+    assert [letter.data() for letter in letters(client, f"{name}-sub-DLQ", len(dead))] == dead
+
+
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover], ids=lambda kind: kind.name)
 def test_dead_letter_policy_uncounted_types_warn(
     client: Any, topic: NewTopic, kind: ConsumerType, broker: Broker, caplog: pytest.LogCaptureFixture

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -271,6 +272,52 @@ def test_a_time_out_waits_longer_with_each_redelivery(api: Api, client: Any, top
         message = consumer.receive(10_000)
         assert time.monotonic() - received >= 1.0 + delay - 0.05
     consumer.acknowledge(message)
+
+
+class Delays:
+    """Redelivery back-off that returns its values, one each call, and raises those that are exceptions; then 100 ms."""
+
+    def __init__(self, *delays: Any) -> None:
+        self.delays = list(delays)
+
+    def next(self, redelivery_count: int) -> float:
+        delay = self.delays.pop(0) if self.delays else 100.0
+        if isinstance(delay, Exception):
+            raise delay
+        return cast(float, delay)
+
+
+@pytest.mark.parametrize(
+    "delay", [KeyError("no entry"), math.nan, math.inf, 600_000], ids=["exception", "nan", "infinity", "long"]
+)
+def test_nack_backoff_one_delay_spares_others(api: Api, client: Any, topic: NewTopic, delay: Any) -> None:
+    name = topic()
+    publish(api, client, name, 3)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_backoff=Delays(delay)
+    )
+    consumer.negative_acknowledge(consumer.receive(10_000))
+    # By then the timer of the first one is armed.
+    time.sleep(0.3)
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(10_000))
+    assert sorted(numbers(consumer, 2)) == [1, 2]
+    assert nothing_comes(consumer)
+
+
+@pytest.mark.parametrize("delay", [KeyError("no entry"), None], ids=["exception", "none"])
+def test_ack_timeout_backoff_failure_spares_others(
+    api: Api, client: Any, topic: NewTopic, delay: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    publish(api, client, name, 1)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=1000,
+        unacked_messages_tick_ms=100, ack_timeout_redelivery_backoff=Delays(delay),
+    )  # fmt: skip
+    counts = [consumer.receive(10_000).redelivery_count() for _ in range(3)]
+    assert counts == [0, 1, 2]
+    assert caplog.text.count(": ack_timeout_redelivery_backoff failed: ") == 1
 
 
 @pytest.mark.proves("C158")

@@ -71,9 +71,14 @@ class ConsumerState:
             connection=lambda: cast(Connection | None, self.connection),
             is_alive=lambda: self.is_alive,
             check_usable=lambda: None,
-            call_later=lambda seconds, function: self.timers.append((seconds, function)),
+            call_later=self._call_later,
             note=lambda name, number: self.notes.append((name, number)),
         )
+
+    def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        # One of the same function is replaced, as the handler does.
+        self.timers[:] = [each for each in self.timers if each[1] != function]
+        self.timers.append((seconds, function))
 
     def run_timer(self) -> float:
         """Run the only timer and return its seconds."""

@@ -278,9 +278,10 @@ def _check_precision(name: str, value: object) -> None:
 
 
 def _check_backoff(name: str, value: object) -> None:
+    method = getattr(value, "next", None)
     require(
-        value is None or callable(getattr(value, "next", None)),
-        f"{name} needs a method next(redelivery_count), as MultiplierRedeliveryBackoff has",
+        value is None or (callable(method) and not isinstance(value, type) and not is_coroutine_function(method)),
+        f"{name} needs a method next(redelivery_count), not a coroutine, as MultiplierRedeliveryBackoff has",
     )
 
 

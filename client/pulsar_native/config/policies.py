@@ -9,6 +9,7 @@ Delays of a redelivery back-off are milliseconds, as in the Java client, so that
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,11 +106,14 @@ class RedeliveryBackoff(Protocol):
     """Interface of redelivery back-offs: any object with this method.
 
     `next` is called in the application's thread or the engine's, under a lock: it must not block. A message that was
-    negatively acknowledged by its id alone counts as never redelivered.
+    negatively acknowledged by its id alone counts as never redelivered. What it raises is logged, at most once a minute
+    for each partition, and so is a result that is negative, NaN or no number: the delay is then the configured
+    `negative_ack_redelivery_delay_ms`, and none after an ack time-out.
     """
 
     def next(self, redelivery_count: int) -> float:
-        """Return the delay in milliseconds before the next delivery of a message.
+        """Return the delay in milliseconds before the next delivery of a message, at least 0; more than 2**63 - 1, and
+        infinity, count as that.
 
         :param redelivery_count: number of redeliveries so far; 0 for a message that was delivered once.
         """
@@ -121,7 +125,7 @@ class MultiplierRedeliveryBackoff:
     """Exponential redelivery back-off, Java's class of this name. Immutable, thread-safe.
 
     With the defaults, which are Java's, the delays are 10 s, 20 s, 40 s … 10 minutes. Raises `InvalidConfiguration`
-    for values out of range.
+    for values out of range, infinity among them.
 
     :param min_delay_ms: delay of the first redelivery in milliseconds, at least 0. Default 10000.
     :param max_delay_ms: longest delay in milliseconds, at least `min_delay_ms`. Default 600000.
@@ -137,6 +141,8 @@ class MultiplierRedeliveryBackoff:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InvalidConfiguration(f"{name} must be a number, not {type(value).__name__}")
+            if not abs(value) < math.inf:
+                raise InvalidConfiguration(f"{name} must be finite, not {value}")
         if not 0 <= self.min_delay_ms <= self.max_delay_ms:
             raise InvalidConfiguration("a redelivery back-off needs 0 <= min_delay_ms <= max_delay_ms")
         if not self.multiplier >= 1:
@@ -206,6 +212,8 @@ class DeadLetterPolicy(Config):
     Raises `InvalidConfiguration` for values out of range, `InvalidTopicName` for a malformed topic.
 
     :param max_redeliver_count: number of redeliveries after which a message goes to the dead-letter topic, at least 1.
+        With `batch_index_ack_enabled=True` the broker counts from 0 again whenever another message of the same batch
+        is acknowledged, so that it may be redelivered more often.
     :param dead_letter_topic: the dead-letter topic. Default `{topic}-{subscription}-DLQ`, as in the Java client;
         without a retry topic, `{topic}` is the partition's name.
     :param retry_letter_topic: the retry topic. Default `{topic}-{subscription}-RETRY`. Consumers of one subscription

@@ -329,12 +329,15 @@ class Handler(ABC):
             raise
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function later, on the loop, unless the handler has left by then; one call of each function waits at a
-        time. Thread-safe.
+        """Call a function later, on the loop, unless the handler has left by then; a call of the same function that
+        waits is replaced. Thread-safe.
         """
         if not self.engine.on_loop():
             self.engine.call(self.call_later, seconds, function)
         elif not self._has_left:
+            waiting = self._timers.get(function)
+            if waiting is not None:
+                waiting.cancel()
             self._timers[function] = self.engine.loop.call_later(seconds, function)
 
     @property

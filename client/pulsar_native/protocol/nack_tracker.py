@@ -7,7 +7,7 @@ depends on the entry's redelivery count, which only the broker keeps, and only o
 
 from __future__ import annotations
 
-from pulsar_native.config import RedeliveryBackoff
+from pulsar_native.protocol.redelivery_delay import RedeliveryDelay
 from pulsar_native.wire.entry import EntryKey
 
 _SMALLEST_DELAY = 0.1
@@ -18,7 +18,7 @@ class NegativeAcksTracker:
 
     __slots__ = ("_backoff", "_delay", "_slice", "due")
 
-    def __init__(self, delay: float, *, precision_bits: int = 8, backoff: RedeliveryBackoff | None = None) -> None:
+    def __init__(self, delay: float, *, precision_bits: int = 8, backoff: RedeliveryDelay | None = None) -> None:
         self._delay = delay
         self._backoff = backoff
         self._slice = (1 << precision_bits) / 1000
@@ -29,12 +29,15 @@ class NegativeAcksTracker:
     def __len__(self) -> int:
         return len(self.due)
 
-    def add(self, entry: EntryKey, now: float, redelivery_count: int = 0) -> None:
-        """Add a negatively acknowledged entry; a second call for the same entry restarts its delay."""
-        delay = self._delay if self._backoff is None else self._backoff.next(redelivery_count) / 1000
+    def add(self, entry: EntryKey, now: float, redelivery_count: int = 0) -> float:
+        """Add a negatively acknowledged entry and return its due time; a second call for the same entry restarts its
+        delay.
+        """
+        delay = self._delay if self._backoff is None else self._backoff.seconds(redelivery_count, now)
         at = now + max(delay, _SMALLEST_DELAY)
         # Rounded up: never before the delay is over, and neighbours share a request.
-        self.due[entry] = -(-at // self._slice) * self._slice
+        due = self.due[entry] = -(-at // self._slice) * self._slice
+        return due
 
     def remove(self, entry: EntryKey) -> None:
         """Remove an entry that was acknowledged meanwhile."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from pulsar_native.config import RedeliveryBackoff
+from pulsar_native.protocol.redelivery_delay import RedeliveryDelay
 from pulsar_native.wire.entry import EntryKey
 
 
@@ -79,7 +79,7 @@ class UnackedMessageRedeliveryTracker:
 
     __slots__ = ("_backoff", "_counts", "_due")
 
-    def __init__(self, backoff: RedeliveryBackoff) -> None:
+    def __init__(self, backoff: RedeliveryDelay) -> None:
         self._backoff = backoff
         self._counts: dict[EntryKey, int] = {}
         self._due: dict[EntryKey, float] = {}
@@ -97,7 +97,7 @@ class UnackedMessageRedeliveryTracker:
     def expired(self, entries: Iterable[EntryKey], now: float) -> None:
         """Start the back-off delay of entries that timed out."""
         for entry in entries:
-            self._due[entry] = now + self._backoff.next(self._counts.get(entry, 0)) / 1000
+            self._due[entry] = now + self._backoff.seconds(self._counts.get(entry, 0), now)
 
     def reattached(self) -> None:
         """Forget the counts: at a new attachment entries arrive with theirs, here or at another consumer."""

@@ -20,6 +20,13 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
 
 
+class AwaitedBackoff:
+    """Redelivery back-off that nothing would await."""
+
+    async def next(self, redelivery_count: int) -> float:
+        return 0.0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -61,6 +68,8 @@ from pulsar_native.message_id import MessageId
             {"subscription_mode": SubscriptionMode.NonDurable, "key_shared_policy": KeySharedPolicy()},
             "consumer_type=ConsumerType.KeyShared",
         ),
+        ({"negative_ack_redelivery_backoff": MultiplierRedeliveryBackoff}, "next.redelivery_count"),
+        ({"negative_ack_redelivery_backoff": AwaitedBackoff()}, "not a coroutine"),
     ],
 )
 def test_consumer_option_out_of_range_raises(options: dict[str, Any], message: str) -> None:

@@ -136,7 +136,8 @@ def test_multiplier_backoff_grows_up_to_its_maximum(options: dict[str, Any], del
 @pytest.mark.parametrize(
     "options",
     [{"min_delay_ms": -1}, {"min_delay_ms": 700_000}, {"multiplier": 0.5}, {"multiplier": "2"}, {"max_delay_ms": True},
-     {"multiplier": float("nan")}],
+     {"multiplier": float("nan")}, {"multiplier": float("inf")}, {"max_delay_ms": float("inf")},
+     {"min_delay_ms": float("inf"), "max_delay_ms": float("inf")}],
 )  # fmt: skip
 def test_multiplier_backoff_out_of_range_raises(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration):

@@ -230,6 +230,23 @@ async def test_leave_ends_timers_and_takes_no_more(fake: FakeBroker, cores: Core
     assert not called and not handler.uses_loop
 
 
+async def test_call_later_replaces_waiting_call(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url))
+    called: list[float] = []
+    started = asyncio.get_running_loop().time()
+    done = asyncio.Event()
+
+    def function() -> None:
+        called.append(asyncio.get_running_loop().time() - started)
+
+    for seconds in (0.01, 600.0, 0.05):
+        handler.call_later(seconds, function)
+    handler.call_later(0.1, done.set)
+    await done.wait()
+    assert len(called) == 1 and called[0] >= 0.04
+    handler.leave()
+
+
 async def test_closed_handler_does_not_reconnect(fake: FakeBroker, cores: Cores) -> None:
     handler = Attached(cores(fake.url, **FAST))
     await handler.open()

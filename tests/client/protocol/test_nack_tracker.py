@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pulsar_native.config import MultiplierRedeliveryBackoff
 from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
+from pulsar_native.protocol.redelivery_delay import RedeliveryDelay
 
 entries = st.tuples(st.integers(0, 3), st.integers(0, 5))
 
@@ -87,7 +88,7 @@ def test_nack_precision_in_bits(bits: int) -> None:
     assert all(abs(at / width - round(at / width)) < 1e-6 for at in due)
 
 
-BACKOFF = MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000)
+BACKOFF = RedeliveryDelay(MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000), 60.0, "c")
 
 
 @pytest.mark.proves("C147")
@@ -96,6 +97,6 @@ def test_nack_backoff_by_redelivery_count() -> None:
     for count, delay in enumerate((1.0, 2.0, 4.0, 5.0, 5.0)):
         refused.add((1, 1), 100.0, count)
         assert refused.next_due() == pytest.approx(100.0 + delay, abs=0.002)
-    short = NegativeAcksTracker(60.0, precision_bits=0, backoff=MultiplierRedeliveryBackoff(min_delay_ms=0))
-    short.add((1, 1), 100.0)
-    assert short.next_due() == pytest.approx(100.1, abs=0.002), "never below Java's 100 ms"
+    none = RedeliveryDelay(MultiplierRedeliveryBackoff(min_delay_ms=0), 60.0, "c")
+    short = NegativeAcksTracker(60.0, precision_bits=0, backoff=none)
+    assert short.add((1, 1), 100.0) == short.next_due() == pytest.approx(100.1, abs=0.002), "never below Java's 100 ms"

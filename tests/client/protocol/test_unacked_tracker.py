@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulsar_native.config import MultiplierRedeliveryBackoff
+from pulsar_native.protocol.redelivery_delay import RedeliveryDelay
 from pulsar_native.protocol.unacked_tracker import UnackedMessageRedeliveryTracker, UnackedMessageTracker, in_blocks
 
 entries = st.tuples(st.integers(0, 3), st.integers(0, 5))
@@ -117,7 +118,7 @@ def test_unacked_remove_up_to_cumulative() -> None:
     assert tracker.advance() == [(1, 6), (1, 7), (1, 8), (1, 9)]
 
 
-BACKOFF = MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000)
+BACKOFF = RedeliveryDelay(MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000), 0.0, "c")
 
 
 @pytest.mark.proves("C147")

@@ -17,6 +17,7 @@ from typing import Any
 from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import PendingAcks
 from pulsar_native.arrow.batch import EntryRange
+from pulsar_native.config import RedeliveryBackoff
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_receipts import AckReceipts, Done
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
@@ -36,6 +37,7 @@ from pulsar_native.protocol.ack_grouping import AckGroup, words_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
 from pulsar_native.protocol.entry_decoder import Decoded
 from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
+from pulsar_native.protocol.redelivery_delay import RedeliveryDelay
 from pulsar_native.protocol.transaction import AckPosition
 from pulsar_native.protocol.unacked_tracker import (
     UnackedMessageRedeliveryTracker,
@@ -85,19 +87,21 @@ class AckGroupingTracker:
         self._tells_parts = config.batch_index_ack_enabled or config.ack_receipt_enabled
         self._ack_timer_armed = False
         self._receipts = AckReceipts(context, self._group, next_request_id) if config.ack_receipt_enabled else None
+        delay = config.negative_ack_redelivery_delay_ms / 1000
         self._nacks = NegativeAcksTracker(
-            config.negative_ack_redelivery_delay_ms / 1000,
+            delay,
             precision_bits=config.negative_ack_redelivery_delay_precision,
-            backoff=config.negative_ack_redelivery_backoff,
+            backoff=self._guarded(config.negative_ack_redelivery_backoff, "negative_ack_redelivery_backoff", delay),
         )
         self._refused = self._nacks.due
-        self._nack_timer_armed = False
+        # When the timer of negative acks is due; None while it is not armed.
+        self._nack_timer_at: float | None = None
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
         self._stored = context.topic.is_persistent
         watched = timeout and self._stored
         self.unacked = UnackedMessageTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
         self._unacked_timer_armed = False
-        backoff = config.ack_timeout_redelivery_backoff
+        backoff = self._guarded(config.ack_timeout_redelivery_backoff, "ack_timeout_redelivery_backoff", 0.0)
         self.late = (
             UnackedMessageRedeliveryTracker(backoff) if backoff is not None and self.unacked is not None else None
         )
@@ -119,6 +123,9 @@ class AckGroupingTracker:
             and 0 < self._group_time <= _QUICK_GROUP_SECONDS
             and self._group_size >= _QUICK_GROUP_SIZE
         )
+
+    def _guarded(self, backoff: RedeliveryBackoff | None, option: str, default: float) -> RedeliveryDelay | None:
+        return None if backoff is None else RedeliveryDelay(backoff, default, f"{self._context.describe()}: {option}")
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
@@ -507,19 +514,21 @@ class AckGroupingTracker:
         with self._lock:
             self._context.note("negative_acks", 1)
             self._gather_fast_path()
-            self._nacks.add(key, time.monotonic(), redelivery_count)
+            due = self._nacks.add(key, time.monotonic(), redelivery_count)
             self._end_timeout(key)
+            # With a back-off it may be due before those that wait.
+            earlier = self._nack_timer_at is None or due < self._nack_timer_at
             # Without a connection it is armed by `resume_nacks`.
-            arm = not self._nack_timer_armed and self._context.connection() is not None
+            arm = earlier and self._context.connection() is not None
             if arm:
-                self._nack_timer_armed = True
+                self._nack_timer_at = due
         if arm:
             self._context.engine.call(self._nack_timer)
 
     def resume_nacks(self) -> None:
         """Go on with negative acks that have waited for a connection, or the end of a seek. Called under the lock."""
-        if self._refused and not self._nack_timer_armed:
-            self._nack_timer_armed = True
+        if self._refused and self._nack_timer_at is None:
+            self._nack_timer_at = 0.0
             # Not immediately: the lock it needs is held here.
             self._context.call_later(0.0, self._nack_timer)
 
@@ -528,18 +537,20 @@ class AckGroupingTracker:
         with self._lock:
             if self._context.connection() is None:
                 # The next one is armed by `resume_nacks`.
-                self._nack_timer_armed = False
+                self._nack_timer_at = None
                 return
             self._gather_fast_path()
             due = self._nacks.pop_due(now)
             following = self._nacks.next_due() if self._context.is_alive() else None
-            self._nack_timer_armed = following is not None
-        if due:
-            if self._on_redelivery is not None:
-                self._on_redelivery("on_negative_acks_send", due)
-            self._redeliver(due)
-        if following is not None:
-            self._context.call_later(max(following - now, 0.02), self._nack_timer)
+            self._nack_timer_at = following
+        try:
+            if due:
+                if self._on_redelivery is not None:
+                    self._on_redelivery("on_negative_acks_send", due)
+                self._redeliver(due)
+        finally:
+            if following is not None:
+                self._context.call_later(max(following - now, 0.02), self._nack_timer)
 
     def start_unacked_timer(self) -> None:
         """Start the ack time-out tracker, if it is configured. On the loop."""
@@ -548,6 +559,15 @@ class AckGroupingTracker:
             self._context.call_later(self.unacked.tick, self._unacked_tick)
 
     def _unacked_tick(self) -> None:
+        assert self.unacked is not None
+        try:
+            self._redeliver_unacked()
+        finally:
+            # Whatever was raised, such as a Ctrl-C in the back-off: nothing else arms it again.
+            if self._context.is_alive():
+                self._context.call_later(self.unacked.tick, self._unacked_tick)
+
+    def _redeliver_unacked(self) -> None:
         assert self.unacked is not None
         with self._lock:
             self._gather_fast_path()
@@ -562,8 +582,6 @@ class AckGroupingTracker:
             if self._on_redelivery is not None:
                 self._on_redelivery("on_ack_timeout_send", late)
             self._redeliver(late)
-        if self._context.is_alive():
-            self._context.call_later(self.unacked.tick, self._unacked_tick)
 
     def entries_to_redeliver(self, entries: list[EntryKey]) -> list[EntryKey]:
         """Return which entries the broker has to redeliver: without dead letters, with all chunks. Under the lock."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -530,6 +531,79 @@ def test_nack_follows_ack_of_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> N
     assert made.redelivered == [[key(0)]]
 
 
+class Delays:
+    """Redelivery back-off with given delays in milliseconds, one each call, then 1000; an exception is raised."""
+
+    def __init__(self, *delays: Any) -> None:
+        self.delays = list(delays)
+
+    def next(self, redelivery_count: int) -> float:
+        delay = self.delays.pop(0) if self.delays else 1000
+        if isinstance(delay, BaseException):
+            raise delay
+        return cast(float, delay)
+
+
+@pytest.mark.proves("C147")
+def test_nack_due_before_the_waiting_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, ack_grouping_tracker)
+    made = Tracking(
+        negative_ack_redelivery_backoff=Delays(600_000, 1000, 5000), negative_ack_redelivery_delay_precision=0
+    )
+    made.tracker.negative_acknowledge(key(1))
+    assert made.timers() == [pytest.approx(600, abs=0.002)]
+    made.tracker.negative_acknowledge(key(2))
+    # The timer is replaced, not joined by another.
+    assert made.timers() == [pytest.approx(1, abs=0.002)]
+    made.tracker.negative_acknowledge(key(3))
+    assert made.timers() == [pytest.approx(1, abs=0.002)]
+    for seconds in (1.01, 4.01):
+        clock.advance(seconds)
+        made.state.run_timer()
+    assert made.redelivered == [[key(2)], [key(3)]]
+    assert made.timers() == [pytest.approx(594.98, abs=0.002)]
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [KeyError("no entry"), None, math.nan, math.inf, 10**400],
+    ids=["exception", "none", "nan", "infinity", "huge"],
+)
+def test_nack_backoff_failing_spares_others(delay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, ack_grouping_tracker)
+    made = Tracking(negative_ack_redelivery_backoff=Delays(delay), negative_ack_redelivery_delay_ms=30_000)
+    for entry in (1, 2):
+        made.tracker.negative_acknowledge(key(entry))
+    clock.advance(2)
+    made.state.run_timer()
+    assert made.redelivered == [[key(2)]]
+    clock.advance(30)
+    made.state.run_timer()
+    late = [] if delay in (math.inf, 10**400) else [[key(1)]]
+    assert made.redelivered == [[key(2)], *late] and len(made.timers()) == 1 - len(late)
+
+
+def test_nack_timer_survives_failed_redelivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, ack_grouping_tracker)
+    made = Tracking(negative_ack_redelivery_backoff=Delays(1000, 5000))
+    for entry in (1, 2):
+        made.tracker.negative_acknowledge(key(entry))
+    tried: list[list[EntryKey]] = []
+
+    def interrupted(entries: list[EntryKey]) -> None:
+        tried.append(entries)
+        if len(tried) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(made.tracker, "_redeliver", interrupted)
+    clock.advance(2)
+    with pytest.raises(KeyboardInterrupt):
+        made.state.run_timer()
+    clock.advance(5)
+    made.state.run_timer()
+    assert tried == [[key(1)], [key(2)]]
+
+
 def test_ack_timeout_redelivers_unacked_entries() -> None:
     made = Tracking(unacked_messages_timeout_ms=2000, unacked_messages_tick_ms=1000)
     made.tracker.start_unacked_timer()
@@ -571,6 +645,34 @@ def test_ack_timeout_backoff_ends_with_ack_or_nack(monkeypatch: pytest.MonkeyPat
     clock.advance(5)
     tick()
     assert made.redelivered == [[key(4)]]
+
+
+@pytest.mark.parametrize("delay", [KeyError("no entry"), None, math.nan, "10"], ids=["exception", "none", "nan", "str"])
+def test_ack_timeout_backoff_failing_no_delay(
+    delay: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped_clock(monkeypatch, ack_grouping_tracker)
+    made = Tracking(unacked_messages_timeout_ms=1000, ack_timeout_redelivery_backoff=Delays(delay, 0))
+    made.tracker.start_unacked_timer()
+    for entry in (1, 2):
+        made.tracker.watch(key(entry))
+        for _ in range(2):
+            made.state.run_timer()
+    assert made.redelivered == [[key(1)], [key(2)]] and made.timers() == [1.0]
+    assert "Consumer c of " in caplog.text and ": ack_timeout_redelivery_backoff failed" in caplog.text
+
+
+def test_ack_timeout_survives_interrupt() -> None:
+    made = Tracking(unacked_messages_timeout_ms=1000, ack_timeout_redelivery_backoff=Delays(KeyboardInterrupt(), 0))
+    made.tracker.start_unacked_timer()
+    made.tracker.watch(key(1))
+    made.state.run_timer()
+    with pytest.raises(KeyboardInterrupt):
+        made.state.run_timer()
+    made.tracker.watch(key(2))
+    for _ in range(2):
+        made.state.run_timer()
+    assert made.redelivered == [[key(2)]]
 
 
 def test_ack_timeout_kept_for_rest_of_batch() -> None:
