@@ -67,7 +67,8 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
     :param topic: one topic, a list of them, or a compiled pattern (`re.compile`, with its flags) as `topic_pattern`;
         partitioned topics are read as a whole. Exactly one of `topic` and `topic_pattern` is needed. Templated.
     :param topic_pattern: a regular expression for whole names, `persistent://tenant/namespace/…`, tenant and namespace
-        literally: all topics that match when the batch begins. Default none. Templated.
+        literally: all topics that match when the batch begins, but not the dead-letter and retry topics of its own
+        subscription, unless the pattern names `-DLQ` or `-RETRY`. Default none. Templated.
     :param create_topic: make topics that do not exist by subscribing to them. Default False: they raise TopicNotFound,
         before anything is made. Does not apply to patterns.
     :param allow_empty_pattern: make a pattern that matches no topic an empty batch. Default False: it raises.
@@ -120,7 +121,8 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         are published before anything is acknowledged, at least once, with the properties the Java client gives them,
         and EXCEPTION_TYPE and EXCEPTION_MESSAGE.
     :param max_errors: fail when more messages than this fail. Default no limit.
-    :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. Templated, as the next.
+    :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. Not one of the topics consumed. Like the next
+        templated.
     :param retry_letter_topic: default `TOPIC-SUBSCRIPTION-RETRY`.
     :param initial_subscription_name: the subscription that a dead-letter topic gets before its first letter, so that a
         broker without retention keeps it. Default the name of `subscription`.
@@ -269,6 +271,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
             self.decode = checked("decode", self.decode)
         self._format()
         self._check_output()
+        self._check_dead_letter_topics()
         if isinstance(self.private_keys, Mapping):
             self._keys()
         if not self.until_end and self.max_messages is self.max_bytes is self.max_seconds is None:
@@ -294,6 +297,17 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         if keys and (self.on_error.endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
             validation.refuse("private_keys exclude dead-letter and retry topics: nothing would be encrypted there")
         return keys
+
+    def _check_dead_letter_topics(self) -> None:
+        """Raise for a dead-letter or retry topic that is consumed, as far as the spelling tells before the rendering.
+
+        The job compares whole names.
+        """
+        topics = [self.topic] if isinstance(self.topic, str) else self.topic
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            given = getattr(self, name)
+            if isinstance(given, str) and isinstance(topics, list | tuple) and given in topics:
+                validation.refuse(f"{name}={given!r} is also a topic that is consumed: name another one")
 
     def _check_output(self) -> None:
         """Raise unless the messages go somewhere."""

@@ -78,7 +78,8 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
 
     :param topic: one topic or a list of them, in any spelling, partitioned or not.
     :param topic_pattern: instead of `topic`, a regular expression for whole names, tenant and namespace literally:
-        `persistent://public/default/orders-.*`. Topics created later are included.
+        `persistent://public/default/orders-.*`. Topics created later are included, those of the subscription's own
+        dead letters are not, unless the pattern names `-DLQ`.
     :param match: conditions that must all hold: {"key": …, "properties": {name: …}, "jsonpath": …}. Key and properties
         are compared with a text or a list of texts. `jsonpath` is RFC 9535 on the decoded value: a query
         (`$.items[?@.price > 100]`), which must select something, or a logical expression in which `@` is the value
@@ -101,6 +102,7 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         `[triggerer] shared_stream_subscriber_queue_size` limits it too.
     :param max_redeliver_count: see `match_function`. Default 16.
     :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription with the name of the watcher's.
+        Not one of the topics.
     :param pulsar_conn_id: the connection. Default pulsar_default.
 
     An event's payload is a JSON object: value, encoding (json, text, base64, null; omitted where it was too large),

@@ -72,7 +72,8 @@ class ConsumeSettings:
     Names of topics become whole ones, and choices lower case. Topics that are not persistent are refused, and so is
     the same topic twice.
 
-    `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
+    `pattern` replaces `topics`; it leaves out the topics of `dead_letters`. Of these, topics given by name must not be
+    among `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
     `cluster` identifies the cluster of the client: message ids of a batch hold there only.
     `path` is None if the batch is returned inline only, or handled message by message. `parts` divides the output into
     files, whose manifest is that of `path`. `private_keys` are the paths of the keys of encrypted messages by the
@@ -119,6 +120,8 @@ class ConsumeSettings:
             object.__setattr__(self, "topics", _checked_topics(self.topics))
         elif self.pattern.pattern.startswith("non-persistent:"):
             validation.refuse(f"topics of {self.pattern.pattern!r} are not persistent: {_NOT_STORED}")
+        if self.dead_letters is not None:
+            self.dead_letters.check_apart(self.topics)
 
     @property
     def retry_topics(self) -> list[str]:
@@ -138,6 +141,13 @@ class ConsumeSettings:
     def source(self) -> list[str] | str:
         """Names of the topics, or the pattern."""
         return list(self.topics) if self.pattern is None else self.pattern.pattern
+
+    @property
+    def subscribed(self) -> list[str | re.Pattern[str]]:
+        """Topics to subscribe to, or the pattern without the topics of the subscription's own dead letters."""
+        if self.pattern is None:
+            return list(self.topics)
+        return [self.pattern if self.dead_letters is None else self.dead_letters.without_dead_letters(self.pattern)]
 
 
 @dataclass(frozen=True)
@@ -502,11 +512,8 @@ class ConsumeJob:
 
     def _subscribe(self) -> list[Consumer]:
         settings = self._settings
-        wanted: list[str | re.Pattern[str]] = list(settings.topics)
-        if settings.pattern is not None:
-            wanted = [settings.pattern]
         consumers = []
-        for topic in [*wanted, *settings.retry_topics]:
+        for topic in [*settings.subscribed, *settings.retry_topics]:
             consumers.append(self._consumer(topic))
             self._calls.check()
         if settings.pattern is not None and not consumers[0].topics() and not settings.allow_empty_pattern:

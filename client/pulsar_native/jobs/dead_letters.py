@@ -2,12 +2,15 @@
 
 Rules: topics and properties have the Java client's names. A letter is held until `flush`, which returns when the broker
 has stored it, so that the original is acknowledged afterwards. A dead-letter topic gets a subscription before its first
-letter, since a broker without retention drops messages without a subscription.
+letter, since a broker without retention drops messages without a subscription. A message is never copied to the topic
+that it is in, and a pattern leaves out the topics of its subscription's own copies.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +24,21 @@ if TYPE_CHECKING:
 
 _HELD_BYTES = 8 * 1024 * 1024
 _CAUSE_LENGTH = 1000
+# A copy has more properties than its message, which may have the largest size already, or more in chunks. Chunking and
+# batching exclude each other.
+PRODUCER_OPTIONS: dict[str, Any] = {"batching_enabled": False, "chunking_enabled": True}
+"""Options of the producers of dead letters and retry letters."""
+
+# Domain of a pattern, and tenant and namespace, literally.
+_DOMAINS = ("", "persistent://", "non-persistent://")
+_NAMESPACE = re.compile(r"[-=:.\w]+/[-=:.\w]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class DeadLetterOptions:
     """Topics of dead letters and retry letters; the defaults are `{topic}-{subscription}-DLQ` and `…-RETRY`.
 
-    Topics that are not persistent raise ValueError.
+    Topics that are not persistent raise ValueError, as does one topic for both.
     """
 
     subscription: str
@@ -41,6 +52,61 @@ class DeadLetterOptions:
         for name in ("dead_letter_topic", "retry_letter_topic"):
             if (topic := getattr(self, name)) is not None:
                 check_persistent(name, topic)
+        dead, retry = self.dead_letter_topic, self.retry_letter_topic
+        if dead is not None and retry is not None and _base(dead) == _base(retry):
+            validation.refuse(
+                f"dead_letter_topic={dead!r} and retry_letter_topic={retry!r} are the same topic: dead letters would "
+                "be received again"
+            )
+
+    def check_apart(self, topics: Sequence[str]) -> None:
+        """Raise ValueError for a dead-letter or retry topic, given by name, that is one of the topics consumed."""
+        consumed = {_base(topic): topic for topic in topics}
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            given = getattr(self, name)
+            if given is not None and (topic := consumed.get(_base(given))) is not None:
+                validation.refuse(
+                    f"{name}={given!r} is also a topic that is consumed ({topic}): its messages would be copied into "
+                    "the topic they are in; name another one, or leave it out"
+                )
+
+    def without_dead_letters(self, pattern: re.Pattern[str]) -> re.Pattern[str]:
+        """Return a topic pattern without the topics of this subscription's dead letters and retry letters.
+
+        Those of other names than the default are left out, too. A pattern that itself names `-DLQ` or `-RETRY` is for
+        these topics, and only the topics of dead letters of dead letters are left out. The broker lists all topics of
+        the namespace, which are matched in the client.
+        """
+        domain, namespace, whole = _parts(pattern.pattern)
+        if domain not in _DOMAINS or not _NAMESPACE.fullmatch(namespace) or not whole.startswith(f"{namespace}/"):
+            # The client refuses it by a clear error.
+            return pattern
+        times = 2 if "-DLQ" in whole or "-RETRY" in whole else 1
+        names = [f".*(?:-{re.escape(self.subscription)}-(?:DLQ|RETRY)){{{times}}}"]
+        for given in (self.dead_letter_topic, self.retry_letter_topic):
+            if given is not None and (topic := _parsed(given).base).namespace == namespace:
+                names.append(re.escape(topic.local_name))
+        # The pattern as a whole begins before the namespace: its alternatives need not be in a group. A line break ends
+        # a comment of a verbose one.
+        end = "\n" if pattern.flags & re.VERBOSE else ""
+        return re.compile(
+            f"{domain}{namespace}/(?<=(?=(?:{whole}{end})\\Z){namespace}/)"
+            f"(?-i:(?!(?:{'|'.join(names)})(?:-partition-[0-9]+)?\\Z)).*",
+            # No effect on names. With a flag the client sends no pattern to the broker, which may know no assertions.
+            pattern.flags | re.DOTALL,
+        )
+
+    def source_of(self, message: Message) -> str:
+        """Return the topic that a message's copies are named after: its own, or of a retry letter the first one."""
+        from pulsar_native.exceptions import InvalidTopicName
+
+        own, first = message.topic_name(), message.properties().get("REAL_TOPIC")
+        if first is not None:
+            # Anybody may have set the property.
+            with suppress(InvalidTopicName):
+                if _base(self.retry_topic(first)) == _base(own):
+                    return _base(first)
+        return own
 
     def dead_topic(self, topic: str) -> str:
         """Return the dead-letter topic of a topic."""
@@ -64,6 +130,16 @@ def check_persistent(name: str, topic: str) -> None:
             f"{name}={topic!r} is not persistent: a message is acknowledged once it is sent there, and would be lost; "
             "use a persistent topic"
         )
+
+
+def _parts(pattern: str) -> tuple[str, str, str]:
+    """Return the domain of a topic pattern, its tenant and namespace, and the pattern without the domain."""
+    domain, separator, whole = pattern.removeprefix("^").partition("://")
+    if not separator:
+        domain, whole = "", domain
+        if "/" not in whole:
+            whole = f"public/default/{whole}"
+    return domain + separator, "/".join(whole.split("/", 2)[:2]), whole
 
 
 def _base(topic: str) -> str:
@@ -118,7 +194,7 @@ class DeadLetterPublisher:
     def _send(self, letter: _DeadLetter, failed: list[str]) -> None:
         message = letter.message
         properties = message.properties()
-        origin = properties.get("REAL_TOPIC", message.topic_name())
+        origin = self._options.source_of(message)
         tries = _number(properties.get("RECONSUMETIMES")) + 1
         retry = letter.retry and tries <= self._options.max_redeliver_count
         topic = self._options.retry_topic(origin) if retry else self._options.dead_topic(origin)
@@ -141,17 +217,19 @@ class DeadLetterPublisher:
         if found is None:
             if not retry:
                 self._subscribe(topic)
-            found = self._client().create_producer(topic, block_if_queue_full=True)
+            found = self._client().create_producer(topic, block_if_queue_full=True, **PRODUCER_OPTIONS)
             self._producers[topic] = found
         return found
 
     def _subscribe(self, topic: str) -> None:
-        from pulsar_native import ConsumerType, InitialPosition
+        from pulsar_native import ConsumerBusy, ConsumerType, InitialPosition
 
         name = self._options.initial_subscription_name or self._options.subscription
-        self._client().subscribe(
-            topic, name, ConsumerType.Shared, initial_position=InitialPosition.Earliest, receiver_queue_size=1
-        ).close()
+        # Busy: it exists, and others consume from it.
+        with suppress(ConsumerBusy):
+            self._client().subscribe(
+                topic, name, ConsumerType.Shared, initial_position=InitialPosition.Earliest, receiver_queue_size=1
+            ).close()
 
 
 def copied_options(message: Message) -> dict[str, Any]:

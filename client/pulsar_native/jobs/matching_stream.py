@@ -26,7 +26,13 @@ from pulsar_native.jobs.async_iteration import is_generator
 from pulsar_native.jobs.batch import metadata_of
 from pulsar_native.jobs.codecs import WriterSchema, decode
 from pulsar_native.jobs.consume_options import DECODERS
-from pulsar_native.jobs.dead_letters import DeadLetterOptions, check_persistent, copied_options, dead_letter_properties
+from pulsar_native.jobs.dead_letters import (
+    PRODUCER_OPTIONS,
+    DeadLetterOptions,
+    check_persistent,
+    copied_options,
+    dead_letter_properties,
+)
 from pulsar_native.jobs.failures import explain, reason_of
 from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matched_value import matched_value
@@ -46,7 +52,7 @@ _TURN = 32
 _CLOSE_SECONDS = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _LOG_SECONDS = 10
-# Interval of the question whether a consumer without connection has outdated settings.
+# Interval of the questions whether a consumer without connection has outdated settings, and a missing topic exists.
 _CHECK_SECONDS = 30.0
 _REDELIVERY_MS = (1_000, 60_000)
 _NO_MATCH = object()
@@ -57,8 +63,10 @@ class StreamOptions:
     """Subscription, decoding and events of a stream. Raises ValueError, with the name of the field.
 
     :param subscription: name of the Shared subscription; created if it does not exist.
-    :param topics: topics, partitioned or not; exactly one of `topics` and `topic_pattern` is needed.
-    :param topic_pattern: regular expression for whole names; tenant and namespace literally.
+    :param topics: topics, partitioned or not; exactly one of `topics` and `topic_pattern` is needed. Of several, those
+        that do not exist are asked for every 30 s, and received from their first message on.
+    :param topic_pattern: regular expression for whole names; tenant and namespace literally. The topics of the
+        subscription's dead letters are left out: see `DeadLetterOptions.without_dead_letters`.
     :param initial_position: start of a subscription that does not exist when the stream begins: latest (default) or
         earliest.
     :param decode: auto (default: the schema each message was published with), json, text or bytes.
@@ -67,7 +75,8 @@ class StreamOptions:
     :param receiver_queue_size: limit of unsettled messages, and of prefetched ones. Default 200; 1 to 10000.
     :param max_redeliver_count: redeliveries of a message whose predicate fails, before it becomes a dead letter.
         Default 16.
-    :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription of the same name as the stream's.
+    :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription of the same name as the stream's,
+        and must not be one of the topics.
     :param properties: properties of the subscription, and of its consumer.
     """
 
@@ -101,6 +110,7 @@ class StreamOptions:
         _whole("max_redeliver_count", self.max_redeliver_count, 0)
         if self.dead_letter_topic is not None:
             check_persistent("dead_letter_topic", validation.text("dead_letter_topic", self.dead_letter_topic))
+            self.dead_letters.check_apart(self.topics)
 
     @property
     def dead_letters(self) -> DeadLetterOptions:
@@ -166,6 +176,8 @@ class MatchingStream:
         self._room = asyncio.Event()
         self._logged: dict[str, float] = {}
         self._next_check = 0.0
+        # Topics of the list that do not exist yet.
+        self._missing: list[str] = []
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
@@ -216,20 +228,38 @@ class MatchingStream:
                 await asyncio.sleep(0)
 
     async def _next(self, consumer: Consumer[Any]) -> Message:
-        """Return the next message; raises `NotConnected` for a consumer without connection and with old settings."""
-        from pulsar_native.exceptions import NotConnected, Timeout
+        """Return the next message; raises `NotConnected` where the stream is to connect again."""
+        from pulsar_native.exceptions import Timeout
 
-        if self._is_outdated is None:
+        if self._is_outdated is None and not self._missing:
             return await consumer.receive()
         while True:
             now = time.monotonic()
             # By the time, not after a silence: of several topics some may go on.
             if now >= self._next_check:
                 self._next_check = now + _CHECK_SECONDS
-                if not consumer.is_connected() and await self._is_outdated():
-                    raise NotConnected("the consumer has no connection, and the settings have changed since")
+                await self._check(consumer)
             with suppress(Timeout):
                 return await consumer.receive(math.ceil(1000 * (self._next_check - now)))
+
+    async def _check(self, consumer: Consumer[Any]) -> None:
+        """Raise `NotConnected` for a consumer without connection and with old settings, or if a missing topic exists.
+
+        A request that fails says nothing about a topic.
+        """
+        from pulsar_native import InitialPosition
+        from pulsar_native.exceptions import NotConnected, PulsarException
+
+        if self._is_outdated is not None and not consumer.is_connected() and await self._is_outdated():
+            raise NotConnected("the consumer has no connection, and the settings have changed since")
+        assert self._client is not None
+        found: list[str] = []
+        with suppress(PulsarException):
+            for topic in self._missing:
+                if await self._exists(self._client, topic, InitialPosition.Earliest):
+                    found.append(topic)
+        if found:
+            raise NotConnected(f"{', '.join(found)} did not exist, and does now")
 
     async def _wait_for_room(self) -> None:
         while len(self._unsettled) >= self._options.receiver_queue_size:
@@ -239,12 +269,51 @@ class MatchingStream:
     async def _subscribe(
         self, client: Client, initial_position: InitialPosition, *, start_paused: bool
     ) -> Consumer[Any]:
+        from pulsar_native import TopicNotFound
+
+        topics, pattern = list(self._options.topics), self._options.topic_pattern
+        self._missing = []
+        if pattern is not None:
+            wanted = self._options.dead_letters.without_dead_letters(re.compile(pattern))
+            return await self._consumer(client, wanted, initial_position, start_paused=start_paused)
+        try:
+            return await self._consumer(client, topics, initial_position, start_paused=start_paused)
+        except TopicNotFound:
+            # Those that exist do not wait for the others.
+            self._missing = [topic for topic in topics if not await self._exists(client, topic, initial_position)]
+            there = [topic for topic in topics if topic not in self._missing]
+            if not there or not self._missing:
+                raise
+        self._warn("missing", "There is no topic %s; asked again every %d s", ", ".join(self._missing), _CHECK_SECONDS)
+        return await self._consumer(client, there, initial_position, start_paused=start_paused)
+
+    async def _exists(self, client: Client, topic: str, initial_position: InitialPosition) -> bool:
+        """Return True if a topic exists, which has the subscription then.
+
+        A request for its partitions would not do: the broker knows no topic that it has not loaded.
+        """
+        from pulsar_native import TopicNotFound
+
+        try:
+            consumer = await self._consumer(client, [topic], initial_position, start_paused=True)
+        except TopicNotFound:
+            return False
+        await consumer.close()
+        return True
+
+    async def _consumer(
+        self,
+        client: Client,
+        wanted: list[str] | re.Pattern[str],
+        initial_position: InitialPosition,
+        *,
+        start_paused: bool,
+    ) -> Consumer[Any]:
         from pulsar_native import ConsumerType, MultiplierRedeliveryBackoff
 
         options = self._options
-        topic: Any = list(options.topics) if options.topic_pattern is None else re.compile(options.topic_pattern)
         return await client.subscribe(
-            topic,
+            wanted,
             options.subscription,
             ConsumerType.Shared,
             schema=WriterSchema() if self._reads_value and options.decode == "auto" else None,
@@ -336,7 +405,7 @@ class MatchingStream:
 
     async def _publish_dead_letter(self, message: Message, cause: Exception | None) -> str:
         options = self._options.dead_letters
-        topic = options.dead_topic(message.properties().get("REAL_TOPIC", message.topic_name()))
+        topic = options.dead_topic(options.source_of(message))
         producer = self._producers.get(topic)
         if producer is None:
             producer = self._producers[topic] = await self._dead_letter_producer(topic)
@@ -346,19 +415,21 @@ class MatchingStream:
         return topic
 
     async def _dead_letter_producer(self, topic: str) -> Producer[Any]:
-        from pulsar_native import ConsumerType, InitialPosition
+        from pulsar_native import ConsumerBusy, ConsumerType, InitialPosition
 
         assert self._client is not None
-        # A broker without retention drops messages of a topic without a subscription.
-        subscription = await self._client.subscribe(
-            topic,
-            self._options.subscription,
-            ConsumerType.Shared,
-            initial_position=InitialPosition.Earliest,
-            receiver_queue_size=1,
-        )
-        await subscription.close()
-        return await self._client.create_producer(topic)
+        # A broker without retention drops messages of a topic without a subscription. Busy: it exists, and others
+        # consume from it.
+        with suppress(ConsumerBusy):
+            subscription = await self._client.subscribe(
+                topic,
+                self._options.subscription,
+                ConsumerType.Shared,
+                initial_position=InitialPosition.Earliest,
+                receiver_queue_size=1,
+            )
+            await subscription.close()
+        return await self._client.create_producer(topic, **PRODUCER_OPTIONS)
 
     # ---- settling ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConsumerBusy, InitialPosition, TopicNotFound
+from pulsar_native import Client, ConsumerBusy, InitialPosition, MessageId, TopicNotFound
 from pulsar_native.jobs import busy, consuming
 from pulsar_native.jobs.batch import BatchLimits
 from pulsar_native.jobs.consuming import (
@@ -26,6 +26,7 @@ from pulsar_native.jobs.consuming import (
     SourceChanged,
     TopicRecreated,
 )
+from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused, is_permanent
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
@@ -384,6 +385,50 @@ def test_pattern_without_topics_raises_unless_allowed(client: Client, topic: New
         return
     manifest = job.run()
     assert (manifest["count"], manifest["topics"]) == (0, []) and settings.source == pattern.pattern
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["default", "chosen"])
+def test_pattern_leaves_out_own_dead_letters(client: Client, topic: NewTopic, chosen: bool) -> None:
+    """The subscription of an earlier letter is Shared, and that of the job Exclusive."""
+    name = topic()
+    options = DeadLetterOptions("sub", *([f"{name}-dead", f"{name}-again"] if chosen else []))
+    settings = ConsumeSettings(
+        [], "sub", {}, pattern=re.compile(f"{name}.*"), decode="json", on_error="dead_letter", idle_seconds=0.2,
+        dead_letters=options, reads_retry_letters=chosen,
+    )  # fmt: skip
+    made = []
+    for _ in range(3):
+        with client.create_producer(name) as producer:
+            producer.send(b"bad")
+        made.append(ConsumeJob(settings, client, MemoryState(), MemoryLog()).run())
+    assert [(each["errors"]["dead_letters"], each["stop_reason"]) for each in made] == [(1, "end")] * 3
+    assert made[2]["topics"] == [name]
+    with client.create_reader(options.dead_topic(name), MessageId.earliest) as reader:
+        assert [reader.read_next(10_000).data() for _ in range(3)] == [b"bad"] * 3
+        assert not reader.has_message_available()
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "retry_letter"])
+def test_copies_of_large_messages_are_stored(client: Client, topic: NewTopic, on_error: str) -> None:
+    name = topic()
+    # The largest message, to which the properties of a letter are added, and one in chunks.
+    large = [b"x" * (5 * 1024 * 1024 - 100), b"y" * (6 * 1024 * 1024)]
+    with client.create_producer(name, batching_enabled=False, chunking_enabled=True) as producer:
+        for each in large:
+            producer.send(each)
+    options = DeadLetterOptions("sub", retry_delay_seconds=0)
+    settings = ConsumeSettings([name], "sub", {}, decode="json", on_error=on_error, dead_letters=options)
+    ConsumeJob(settings, client, MemoryState(), MemoryLog()).run()
+    letters = options.dead_topic(name) if on_error == "dead_letter" else options.retry_topic(name)
+    with client.create_reader(letters, MessageId.earliest) as reader:
+        assert [reader.read_next(10_000).data() for _ in large] == large
+
+
+@pytest.mark.parametrize("name", ["dead_letter_topic", "retry_letter_topic"])
+def test_settings_consumed_dead_letter_topic_raises(name: str) -> None:
+    letters = DeadLetterOptions("sub", **{name: "public/default/b"})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"{name}='public/default/b' is also a topic that is consumed"):
+        ConsumeSettings(["a", "b"], "sub", {}, dead_letters=letters)
 
 
 def test_subscription_in_use_is_waited_for(client: Client, topic: NewTopic, broker: Broker) -> None:

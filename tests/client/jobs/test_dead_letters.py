@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from pulsar_native import MessageId, Result
+from pulsar_native import ConsumerBusy, InvalidTopicName, MessageId, Result
 from pulsar_native.jobs import dead_letters
 from pulsar_native.jobs.dead_letters import DeadLetterOptions, DeadLetterPublisher
 from pulsar_native.jobs.failures import JobFailed
 from pulsar_native.message import Message
+from pulsar_native.protocol.topic_pattern import TopicPattern
+from pulsar_native.topic import TopicName
 from support.errors import Unprintable
 from support.jobs import TOPIC, received
 
@@ -43,15 +46,21 @@ class Client:
         self.sent: list[tuple[str, bytes | None, dict[str, Any]]] = []
         self.subscribed: list[tuple[str, str]] = []
         self.result = Result.Ok
+        self.is_busy = False
 
-    def create_producer(self, topic: str, *, block_if_queue_full: bool) -> Producer:
-        assert block_if_queue_full
+    def create_producer(
+        self, topic: str, *, block_if_queue_full: bool, batching_enabled: bool, chunking_enabled: bool
+    ) -> Producer:
+        # A letter may be larger than a message can be.
+        assert block_if_queue_full and not batching_enabled and chunking_enabled
         self.done.append(("producer", topic))
         return Producer(self, topic)
 
     def subscribe(self, topic: str, name: str, *_: object, **__: object) -> Client:
         self.done.append(("subscribe", topic))
         self.subscribed.append((topic, name))
+        if self.is_busy:
+            raise ConsumerBusy("there is one")
         return self
 
     def close(self) -> None:
@@ -95,6 +104,71 @@ def test_topics_not_persistent_are_refused(name: str) -> None:
     topic = "non-persistent://public/default/t"
     with pytest.raises(ValueError, match=f"{name}='{topic}' is not persistent: .*; use a persistent topic"):
         DeadLetterOptions("s", **{name: topic})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["dead_letter_topic", "retry_letter_topic"])
+@pytest.mark.parametrize(
+    ("given", "topic"),
+    [("t", "t"), ("t", TOPIC), ("public/default/t", "t"), (f"{TOPIC}-partition-1", "t"), ("t", "t-partition-0")],
+    ids=["same", "full", "short", "partition", "of-partition"],
+)
+def test_topics_consumed_are_refused(name: str, given: str, topic: str) -> None:
+    options = DeadLetterOptions("s", **{name: given})  # type: ignore[arg-type]
+    options.check_apart(["u", f"{topic}-s-DLQ"])
+    with pytest.raises(ValueError, match=f"{name}='{given}' is also a topic that is consumed .{topic}.: "):
+        options.check_apart(["u", topic])
+
+
+def test_one_topic_for_both_copies_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"dead_letter_topic='t' and retry_letter_topic='.*/t' are the same topic"):
+        DeadLetterOptions("s", "t", TOPIC)
+
+
+# ---- patterns --------------------------------------------------------------------------------------------------------
+
+OF_LETTERS = ["a-s-DLQ", "a-s-RETRY", "a-s-DLQ-partition-12", "dead", "dead-partition-0", "again"]
+NAMES = ["a", "b", "a-partition-3", "a-other-DLQ", "a-s-DLQ-1", "deadly", *OF_LETTERS]
+KEPT = [name for name in NAMES if name not in OF_LETTERS]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flags", "kept"),
+    [
+        ("persistent://public/default/.*", 0, KEPT),
+        ("^public/default/.*$", 0, KEPT),
+        (".*", 0, KEPT),
+        ("persistent://public/default/(A|B)(-.*)?", re.IGNORECASE, [name for name in KEPT if name != "deadly"]),
+        ("public/default/a|.*dead.*", 0, ["a", "a-partition-3", "deadly"]),
+        (r"public/default/(?P<x>.)(?!.*-DLQ)-.*\b", 0, ["a-partition-3", "a-s-RETRY"]),
+        ("public/default/.*-DLQ", 0, ["a-other-DLQ", "a-s-DLQ", "a-s-DLQ-partition-12"]),
+        ("public/default/a.* # all", re.VERBOSE, [name for name in KEPT if name.startswith("a")]),
+    ],
+    ids=["all", "anchored", "short", "flags", "alternatives", "groups", "of-letters", "verbose"],
+)
+def test_pattern_leaves_out_own_dead_letters(pattern: str, flags: int, kept: list[str]) -> None:
+    options = DeadLetterOptions("s", "dead", "public/default/again")
+    made = TopicPattern.parse(options.without_dead_letters(re.compile(pattern, flags)))
+    assert [name for name in NAMES if TopicName.parse(name).base in made.collapsed([name])] == kept
+    assert (made.namespace, made.for_broker) == ("public/default", "public/default/.*")
+
+
+def test_pattern_keeps_topics_of_other_namespaces() -> None:
+    pattern = DeadLetterOptions("s", "public/other/a").without_dead_letters(re.compile("public/default/.*"))
+    assert TopicPattern.parse(pattern).matches(TopicName.parse("a"))
+
+
+def test_pattern_of_dead_letters_ends() -> None:
+    pattern = DeadLetterOptions("s").without_dead_letters(re.compile("public/default/(a|.*-DLQ)"))
+    names = ["a", "a-s-DLQ", "a-s-DLQ-s-DLQ", "a-s-DLQ-s-DLQ-s-DLQ"]
+    assert [name for name in names if TopicPattern.parse(pattern).matches(TopicName.parse(name))] == names[:2]
+
+
+@pytest.mark.parametrize(
+    "text", ["a/.*", "a/b", "p.*/n.*/a", "other://a/b/c"], ids=["parts", "two", "namespace", "domain"]
+)
+def test_pattern_wrong_is_left_to_the_client(text: str) -> None:
+    with pytest.raises(InvalidTopicName, match=re.escape(text)):
+        TopicPattern.parse(DeadLetterOptions("s").without_dead_letters(re.compile(text)))
 
 
 # ---- content ---------------------------------------------------------------------------------------------------------
@@ -176,6 +250,12 @@ def test_retry_letter_dead_after_maximum(tries: str, topic: str) -> None:
     assert parts["RECONSUMETIMES"] == (tries if topic == "DLQ" else {"1": "2"}.get(tries, "1"))
 
 
+@pytest.mark.parametrize("real", [TOPIC, "://"], ids=["topic", "wrong"])
+def test_letter_of_letter_is_not_for_its_own_topic(real: str) -> None:
+    """Whatever the property says, as a consumer of the dead letters may have the subscription's name."""
+    assert published(received(topic=DLQ, properties={"REAL_TOPIC": real}))[0] == f"{DLQ}-s-DLQ"
+
+
 # ---- publishing ------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +274,15 @@ def test_dead_letter_topic_subscribed_before_producer(initial: str | None, name:
         ("subscribe", DLQ), ("close", ""), ("producer", DLQ), ("send", DLQ), ("send", DLQ),
         ("producer", RETRY), ("send", RETRY),
     ]  # fmt: skip
+
+
+def test_dead_letter_topic_in_use_is_no_failure() -> None:
+    client = Client()
+    client.is_busy = True
+    made = DeadLetterPublisher(lambda: client, DeadLetterOptions("s"))  # type: ignore[arg-type,return-value]
+    made.add(received(), None, retry=False)
+    made.flush()
+    assert client.done == [("subscribe", DLQ), ("producer", DLQ), ("send", DLQ)]
 
 
 def test_dead_letters_flushed_when_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,13 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from pulsar_native import AdminClient, Client, ConnectError, Consumer, InitialPosition, Message, Timeout
+from pulsar_native import AdminClient, Client, ConnectError, Consumer, InitialPosition, Message, MessageId, Timeout
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate, StreamOptions
@@ -490,6 +490,60 @@ async def drained(made: Stream, client: Client, topic: str) -> list[tuple[bytes,
     return await asyncio.to_thread(letters, client, topic, 1)
 
 
+@pytest.mark.parametrize("chosen", [False, True], ids=["default", "chosen"])
+async def test_stream_pattern_leaves_out_its_dead_letters(
+    client: Client, broker: Broker, topic: NewTopic, chosen: bool
+) -> None:
+    name = topic()
+    dead = f"{name}-dead" if chosen else f"{name}-s-DLQ"
+    # It is there before the stream, and with a letter.
+    publish(client, dead, [b"bad"])
+    publish(client, name, [b"bad"])
+    options = {"topic_pattern": f"{name}.*", "dead_letter_topic": dead if chosen else None, "decode": "json"}
+    async with opened(broker, None, **options) as made:
+        waiting = asyncio.ensure_future(made.values(1))
+        await until(lambda: made.log.warnings)
+        # A topic that comes later is found, so that the one of the letters would be.
+        publish(client, f"{name}-more", [1])
+        assert await asyncio.wait_for(waiting, 60) == [1]
+        await made.nothing(2)
+        assert made.log.infos[0] == f"Receiving from {name} by the subscription s"
+    reader = client.create_reader(dead, MessageId.earliest)
+    found = [reader.read_next(10_000).data() for _ in range(2)]
+    assert found == [b"bad"] * 2 and not reader.has_message_available()
+
+
+async def test_stream_letter_of_letter_has_its_own_topic(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, f"{name}-s-DLQ", [b"bad"], properties={"REAL_TOPIC": name})
+    async with opened(broker, f"{name}-s-DLQ", decode="json") as made:
+        await made.nothing(2)
+        ((data, properties),) = await asyncio.to_thread(letters, client, f"{name}-s-DLQ", 1)
+        assert (data, properties["REAL_TOPIC"]) == (b"bad", name)
+
+
+async def test_stream_letter_of_large_message_is_stored(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    # The largest message, to which the properties of a letter are added, and one in chunks.
+    values = [b"x" * (5 * 1024 * 1024 - 100), b"y" * (6 * 1024 * 1024)]
+    with client.create_producer(name, batching_enabled=False, chunking_enabled=True) as producer:
+        for value in values:
+            producer.send(value)
+    async with opened(broker, name, decode="json") as made:
+        await made.nothing(5)
+        found = await asyncio.to_thread(letters, client, name, 2)
+        assert [data for data, _ in found] == values
+
+
+async def test_stream_letter_topic_in_use_is_written(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"bad"])
+    with client.subscribe(f"{name}-s-DLQ", "s") as consumer:
+        async with opened(broker, name, decode="json") as made:
+            await made.nothing(2)
+        assert consumer.receive(20_000).data() == b"bad"
+
+
 async def test_stream_rejected_becomes_dead_letter(client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     publish(client, name, [b"x"])
@@ -586,6 +640,48 @@ async def test_stream_topic_made_again_loses_nothing(
             assert sorted(await asyncio.wait_for(following, 60)) == ["a", "b"] and made.connections == 1
 
 
+async def test_stream_missing_topic_holds_up_no_other(
+    client: Client,
+    broker: Broker,
+    topic: NewTopic,
+    namespace: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._CHECK_SECONDS", 0.1)
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._FIRST_PAUSE", 0.1)
+    space = namespace()
+    name, late = topic(namespace=space), topic("late", namespace=space)
+    with AdminClient(broker.admin_url) as admin:
+        admin.create_topic(name)
+        broker.admin("POST", f"namespaces/{space}/autoTopicCreation", {"allowAutoTopicCreation": False})
+        async with opened(broker, None, topics=(name, late), initial_position="latest") as made:
+            waiting = asyncio.ensure_future(made.values(1))
+            await until(lambda: made.log.infos)
+            assert f"There is no topic {late};" in made.log.warnings[0]
+            publish(client, name, [b"a"])
+            assert await asyncio.wait_for(waiting, 20) == ["a"]
+            waiting = asyncio.ensure_future(made.values(1))
+            admin.create_topic(late)
+            admin.create_subscription(late, "keeps")
+            publish(client, late, [b"b"])
+            assert await asyncio.wait_for(waiting, 20) == ["b"] and made.connections == 2
+            publish(client, name, [b"c"])
+            assert await made.values(1) == ["c"]
+    assert any("did not exist, and does now" in text for text in made.log.warnings)
+
+
+async def test_stream_without_any_topic_connects_again(
+    broker: Broker, topic: NewTopic, namespace: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._FIRST_PAUSE", 0.1)
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/autoTopicCreation", {"allowAutoTopicCreation": False})
+    names = tuple(topic(namespace=space) for _ in range(2))
+    async with opened(broker, None, topics=names) as made:
+        await made.nothing(2)
+        assert made.connections > 1 and "TopicNotFound" in made.log.warnings[0]
+
+
 async def test_stream_new_topic_of_pattern_from_first(client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     publish(client, name, [b"before"])
@@ -670,6 +766,7 @@ def test_options_choices_become_lower_case() -> None:
         ({"max_redeliver_count": 1.5}, "max_redeliver_count must be a whole number, not 1.5"),
         ({"dead_letter_topic": ""}, "dead_letter_topic must be a text"),
         ({"dead_letter_topic": "non-persistent://a/b/c"}, "dead_letter_topic='non-.*/c' is not persistent"),
+        ({"dead_letter_topic": "public/default/t"}, "dead_letter_topic='.*/t' is also a topic that is consumed .t.: "),
     ],
 )
 def test_options_wrong_raise(options: dict[str, Any], words: str) -> None:

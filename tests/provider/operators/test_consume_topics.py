@@ -100,6 +100,42 @@ def test_pattern_without_topics_fails(tmp_path: Path, namespace: Callable[[], st
     assert (found["count"], found["topics"]) == (0, [])
 
 
+@pytest.mark.usefixtures("pulsar_conn")
+def test_pattern_leaves_out_own_dead_letters(client: Client, namespace: Callable[[], str], topic: NewTopic) -> None:
+    """The dead-letter topic has a Shared subscription of the name, and the batch an Exclusive one."""
+    space = namespace()
+    name = topic("orders", namespace=space)
+    options: dict[str, Any] = {"topic": None, "topic_pattern": f"persistent://{space}/orders-.*", "decode": "json"}
+    for number in range(3):
+        fill(client, name, ["bad"])
+        found = consume(inline=True, on_error="dead_letter", **options).execute(context_of(f"run{number}"))
+        assert (found["errors"]["dead_letters"], found["topics"]) == (1, [name])
+
+
+LETTERS = ("dead_letter_topic", "retry_letter_topic")
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_dead_letter_topic_consumed_raises_at_parse(name: str) -> None:
+    options: Any = {"task_id": "a", "subscription": "s", "inline": True, name: "{{ ds }}"}
+    for given in ("{{ ds }}", ["t", "{{ ds }}"]):
+        with pytest.raises(ValueError, match=f"{name}='{{{{ ds }}}}' is also a topic that is consumed"):
+            ConsumeBatchOperator(topic=given, **options)
+    ConsumeBatchOperator(topic="t", **options)
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_dead_letter_topic_consumed_fails(
+    name: str, connection: Callable[..., str], broker: Broker, topic: NewTopic
+) -> None:
+    """Other spellings of the topic, too, which depend on the connection."""
+    connection(service_url=broker.service_url, default_namespace="public/default")
+    options: dict[str, Any] = {name: f"{topic()}-partition-1", "inline": True}
+    short = options[name].rpartition("/")[2].removesuffix("-partition-1")
+    with pytest.raises(AirflowException, match=f"{name}='.*-1' is also a topic that is consumed .*/{short}.: "):
+        consume(short, **options).execute(context_of())
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

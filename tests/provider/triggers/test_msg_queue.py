@@ -392,6 +392,7 @@ def test_queue_provider_import_is_light(monkeypatch: pytest.MonkeyPatch) -> None
         ({"topic": "t", "dead_letter_topic": object()}, "dead_letter_topic must be a text"),
         ({"topic": "t", "match_function": "os.system"}, r"'os.system' is not allowed.*\[pulsar\] callback_allowlist"),
         ({"topic": "t", "match_function": "eval"}, "must be the dotted path of a function"),
+        ({"topic": ["u", "t"], "dead_letter_topic": "public/default/t"}, "is also a topic that is consumed"),
     ],
 )
 def test_trigger_wrong_argument_raises(arguments: dict[str, Any], words: str) -> None:
