@@ -2,7 +2,7 @@
 
 It holds messages and delivers none: the checkpoint alone determines the messages read. Rules: it is moved only to
 positions that Spark has finished and logged, which Spark reports when it plans the batch after that, so it is one batch
-behind. It never moves past a message to be read, and it outlives the query.
+behind. It never moves past a message to be read, nor past the last one that was read, and it outlives the query.
 """
 
 from __future__ import annotations
@@ -48,13 +48,19 @@ class DurableCursor:
             self._consumers.pop(gone).close()
 
     def advance(self, positions: Mapping[str, Position | None]) -> None:
-        """Acknowledge all messages before these positions; failures are logged and repeated by the next call."""
+        """Acknowledge the messages before these positions, except the last one of each partition.
+
+        Failures are logged and repeated by the next call.
+        """
         for topic, position in positions.items():
             consumer = self._consumers.get(topic)
-            if consumer is None or position is None or self._moved_to.get(topic) == position:
+            earlier = self._moved_to.get(topic)
+            if consumer is None or position is None or earlier == position:
                 continue
+            done = _last_done(position, earlier, TopicName.parse(topic).partition)
             try:
-                consumer.acknowledge_cumulative(_before(position, TopicName.parse(topic).partition))
+                if done is not None:
+                    consumer.acknowledge_cumulative(done)
                 self._moved_to[topic] = position
             except PulsarException as error:
                 _log.warning(
@@ -73,6 +79,16 @@ class DurableCursor:
         self._consumers.clear()
 
 
-def _before(position: Position, partition: int) -> MessageId:
-    """Return the entry before a position: whole entries are acknowledged, so a partly read one is kept."""
-    return MessageId(partition, position.ledger, position.entry - 1)
+def _last_done(position: Position, earlier: Position | None, partition: int) -> MessageId | None:
+    """Return the last entry to acknowledge for a position; `earlier` is the one before it, if known. None for nothing.
+
+    Whole entries are acknowledged, so a partly read one is kept. The last one that was read is kept too, with its
+    ledger: it is the proof that nothing was removed between it and the next message (`check_retained`).
+    """
+    kept = position.entry if position.batch >= 0 else position.entry - 1
+    if kept > 0:
+        return MessageId(partition, position.ledger, kept - 1)
+    # How many entries earlier ledgers have is not known, but that a finished position was reached there.
+    if earlier is not None and earlier.ledger < position.ledger and earlier.entry > 0:
+        return MessageId(partition, earlier.ledger, earlier.entry - 1)
+    return None

@@ -228,8 +228,7 @@ def check_unread(topic: str, begin: Position | None, probe: Probe) -> None:
     """
     first = probe.first()
     if first is None:
-        last = probe.last_entry()
-        is_lost = last is not None and (begin is None or last >= begin) and not probe.entries_before(last.ledger + 1)
+        is_lost = _is_emptied(begin, probe)
         left = "no message is left"
     else:
         is_kept = begin is not None and first.position.entry_start <= begin
@@ -241,6 +240,25 @@ def check_unread(topic: str, begin: Position | None, probe: Probe) -> None:
             f"gone. {ADVICE}",
             topic=topic,
         )
+
+
+def _is_emptied(begin: Position | None, probe: Probe) -> bool:
+    """Return True if an entry from a position on is known, None for any position, and none is stored any more."""
+    last = probe.last_entry()
+    return last is not None and (begin is None or last >= begin) and not probe.entries_before(last.ledger + 1)
+
+
+def check_emptied(topic: str, start: Position, probe: Probe) -> None:
+    """Raise `DataLoss` if a topic without messages is known to have had some from `start` on.
+
+    Not known without admin.url, nor if the broker has loaded the topic again since: the next message shows it then.
+    """
+    if _is_emptied(start.entry_start, probe):
+        raise _emptied(topic, start)
+
+
+def _emptied(topic: str, start: Position) -> DataLoss:
+    return DataLoss(f"The messages from {start} on are gone: the topic holds none. {ADVICE}", topic=topic)
 
 
 def check_reached(topic: str, start: Position, end: Position, probe: Probe) -> None:
@@ -268,7 +286,7 @@ def check_retained(topic: str, start: Position, first: Found | None) -> None:
     Compares entries, since whole ledgers are trimmed from the front.
     """
     if first is None:
-        raise DataLoss(f"The messages from {start} on are gone: the topic holds none. {ADVICE}", topic=topic)
+        raise _emptied(topic, start)
     if first.position.entry_start > start.entry_start:
         raise DataLoss(
             f"Messages from {start} on are gone: the first one still there is {first.position}. {ADVICE}", topic=topic

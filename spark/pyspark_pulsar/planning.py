@@ -1,9 +1,9 @@
 """Plan of a load: its frozen ranges, new, replayed from a manifest, or after the last committed load.
 
-Blocks; for the driver. Rules: a repeated run keeps its ranges. Nothing is skipped between successive loads, and a topic
-that ends before the end of the last load is data loss. A partition that is empty at a load ends at the beginning of the
-broker's current ledger, where that is known (admin.url), else at 0:0: the next load begins at its first message, and
-checks that none was removed before it.
+Blocks; for the driver. Rules: a repeated run keeps its ranges, but for a plan from before the end of its interval.
+Nothing is skipped between successive loads, and a topic that ends before the end of the last load is data loss. A
+partition that is empty at a load ends at the beginning of the broker's current ledger, where that is known (admin.url),
+else at 0:0: the next load begins at its first message, and checks that none was removed before it.
 """
 
 from __future__ import annotations
@@ -97,12 +97,16 @@ def _bounded(request: LoadRequest, source: Mapping[str, str], options: ReadOptio
 def _replays(request: LoadRequest, found: Manifest) -> bool:
     """Return True if the ranges of a manifest are to be read.
 
-    That is so for the same request, unless its run has succeeded and its end was only "up to now".
+    That is so for the same request if its end is fixed, and the plan was made after that. A plan from before endingTime
+    and the slack lacks the messages that were published since: it is made again, also where its run had failed, since
+    the rows replace those of that try. Of an end "up to now" the plan of a run that has not succeeded is repeated.
     """
     same = found.request == request.canonical()
     if request.replay == "require" and not same:
         raise InvalidConfiguration(f"replay=require: the manifest at {request.manifest} is of another request")
-    return same and (request.replay == "require" or request.ended_before(found.time) or not found.is_done)
+    if not same or request.replay == "require" or request.ended_before(found.time):
+        return same
+    return request.read_options().ending_time is None and not found.is_done
 
 
 def _behind_last(

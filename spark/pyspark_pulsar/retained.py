@@ -10,6 +10,10 @@ failed runs again later, so each interval that was loaded is noted in the subscr
 admin interface. One cumulative acknowledgement then reaches as far as the noted intervals go without a gap that has
 messages. Individual acknowledgements would need the entries of all ledgers, one acknowledgement per entry, and could
 not tell the last message of a load, which stays as proof, from one that was never loaded.
+
+Messages arrive up to the slack (timeSlackMs) out of order, so that a message of a gap may be behind one of the interval
+after it. A gap counts as empty only if no message published in it is found between the slack before its start and the
+slack behind its end.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
@@ -29,7 +33,7 @@ from pulsar_native.jobs.interval import iso
 from pyspark_pulsar.broker import Broker, admin_client, last_entry
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.manifest import Delivered
-from pyspark_pulsar.offsets import Found, Probe, Range
+from pyspark_pulsar.offsets import Found, Probe, Range, end_at
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
@@ -257,32 +261,73 @@ class _Cursor:
     ) -> Position | None:
         properties = self._properties(admin, item.topic)
         noted = [(start, end) for start, end in json.loads(properties.get(_LOADED, "[]"))]
-        intervals = merged([*noted, own])
+        intervals, slack = merged([*noted, own]), self._options.time_slack_ms
         with self._broker.probe(item.topic) as probe:
-            until, unread = loaded_until(probe, held.publish_time, intervals)
+            until, unread = loaded_until(
+                held.publish_time, intervals, lambda gap: self._time_within(probe, item.topic, held.position, gap)
+            )
             if self._planned_ms < own[1]:
                 until = None if until is None else min(until, own[1])
             else:
-                # No message of an interval before the first held one's is held any more.
-                kept = [each for each in intervals if each[1] > held.publish_time]
+                # One of an earlier interval may have arrived behind the first held message: both differ from their
+                # arrival by the slack at the most.
+                kept = [each for each in intervals if each[1] + 2 * slack > held.publish_time]
                 if kept != noted:
                     self._note(admin, item.topic, {**properties, _LOADED: json.dumps(kept)})
             if until is None or until < own[1]:
+                # Behind the slack there is none of them, and what is before that was loaded now.
+                reset = own[0] + slack if own[0] + slack < own[1] else own[0]
                 self._warn(
                     item,
                     f"it holds messages of {iso(held.publish_time if unread is None else unread)}, which no load with "
-                    "this subscription has read. Load that interval, or reset the subscription to "
-                    f"{iso(own[0])} if nobody needs them",
+                    f"this subscription has read. Load that interval, or reset the subscription to {iso(reset)} if "
+                    "nobody needs them",
                 )
             if until is None:
                 return None
-            if until == own[1]:
-                return self.end_of(item, loaded)
-            found = probe.first_at(until - self._options.time_slack_ms)
-            if found is not None:
-                return self.entry_before(item.topic, found.position)
-            last = probe.last()
-            return None if last is None else last.entry_start
+            keep = self.end_of(item, loaded) if until == own[1] else self._last_before(probe, item.topic, until - slack)
+            return None if keep is None or keep <= held.position else keep
+
+    def _last_before(self, probe: Probe, topic: str, time_ms: int) -> Position | None:
+        """Return the last entry before a time as the broker searches it; None if there is none, or it is not known."""
+        found = probe.first_at(time_ms)
+        if found is not None:
+            return self.entry_before(topic, found.position)
+        last = probe.last()
+        return None if last is None else last.entry_start
+
+    def _time_within(self, probe: Probe, topic: str, begin: Position, gap: Interval) -> int | None:
+        """Return the publish time of a message from a position on that was published in a gap, None if there is none.
+
+        Blocks: reads the messages around both ends of the gap, as far as the slack, up to the first one of the gap.
+        """
+        start, end = gap
+        if start >= end:
+            return None
+        if start > 0:
+            found = probe.first_at(start)
+            if found is not None and found.position >= begin and start <= found.publish_time < end:
+                return found.publish_time
+            found = probe.first_at(start - self._options.time_slack_ms)
+            if found is None:
+                return None
+            begin = max(begin, found.position)
+        last = probe.last()  # First: later messages are not read.
+        found = end_at(end, self._options.time_slack_ms, probe)
+        stop = found.position if found is not None else None if last is None else last.after_entry
+        if stop is None or stop <= begin:
+            return None
+        reader = self._broker.reader(topic, begin.entry_start.message_id(), compacted=False, decrypts=False)
+        try:
+            while reader.has_message_available():
+                message = reader.read_next(self._options.poll_timeout_ms)
+                if Position.of_message(message.message_id()) >= stop:
+                    return None
+                if start <= message.publish_timestamp() < end:
+                    return message.publish_timestamp()
+            return None
+        finally:
+            reader.close()
 
     def _first_held(self, admin: AdminClient, topic: str) -> Found | None:
         """Return the first message behind the subscription's position, None if there is none."""
@@ -323,23 +368,25 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
     return found
 
 
-def loaded_until(probe: Probe, time_ms: int, loaded: Sequence[Interval]) -> tuple[int | None, int | None]:
-    """Return up to when all messages from one at a time on were loaded, and the time of the first one that was not.
+def loaded_until(
+    time_ms: int, loaded: Sequence[Interval], first_within: Callable[[Interval], int | None]
+) -> tuple[int | None, int | None]:
+    """Return up to when all messages behind the subscription's position were loaded, and the time of one that was not.
 
-    The former is the end of the interval that reaches there, None if the first message is in no interval; the latter
-    is None if there is no message behind it. `loaded` is as `merged` returns it.
+    `time_ms` is the time of the first message there. The former is the end of the last interval before which no gap has
+    messages, None if there is none; the latter is None if no gap has any. `loaded` is as `merged` returns it;
+    `first_within` returns the time of a message in a gap, None for an empty one, and the gap before the first interval
+    begins at 0.
     """
+    if not any(start <= time_ms < end for start, end in loaded):
+        return None, time_ms
     until: int | None = None
-    unread: int | None = time_ms
     for start, end in loaded:
-        if unread is None or unread < start:
-            break
-        if unread < end:
-            until = end
-            found = probe.first_at(end)
-            # The search may find an entry with earlier messages.
-            unread = None if found is None else max(found.publish_time, end)
-    return until, unread
+        unread = first_within((until or 0, start))
+        if unread is not None:
+            return until, unread
+        until = end
+    return until, None
 
 
 def _before_slack(broker: Broker, options: ReadOptions, item: Range) -> Position:

@@ -10,6 +10,7 @@ start of the query is read.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException, TopicNotFound
 from pyspark_pulsar.admission import admit
 from pyspark_pulsar.batch_reader import Split, check_keys, make_splits, read_split
 from pyspark_pulsar.broker import PARALLEL, Broker
 from pyspark_pulsar.cursor import DurableCursor
 from pyspark_pulsar.errors import ADVICE, DataLoss
-from pyspark_pulsar.offsets import Probe, Range, check_reached, check_retained
+from pyspark_pulsar.offsets import Probe, Range, check_emptied, check_reached, check_retained
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 from pyspark_pulsar.stream_offsets import Offset, Positions, from_document, to_document
@@ -52,8 +53,12 @@ except ImportError:  # Spark before 4.2
         """Replacement of a class that older versions of Spark lack."""
 
 
+_log = logging.getLogger("pyspark_pulsar")
+
 # A query without new messages plans again at once; the broker is queried no more often than this.
 _POLL_SECONDS = 0.1
+# How often the admin interface is asked about a partition that holds no message any more.
+_EMPTIED_SECONDS = 60.0
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -145,6 +150,8 @@ class StreamPlanner:
         self._probes: dict[str, tuple[Probe, ExitStack]] = {}
         # Partitions whose start is known to have been retained when this query started.
         self._retained: set[str] = set()
+        # When partitions without messages were looked at last.
+        self._emptied_at: dict[str, float] = {}
         self._cursor: DurableCursor | None = None
         if options.predefined_subscription is not None:
             cursor = DurableCursor(self._broker.client, options.predefined_subscription)
@@ -318,12 +325,33 @@ class StreamPlanner:
             return
         for topic, known_end in ends.items():
             at = start.get(topic)
-            if at is None or known_end is None or at <= known_end:
+            if at is None or (known_end is not None and at <= known_end):
+                continue
+            if known_end is None and not self._is_due(topic):
                 continue
             # A frozen end may be older than the start of a new query.
             end = self._end(topic)
             if end is not None:
                 check_reached(topic, at, end, self._probe(topic))
+            else:
+                self._check_emptied(topic, at)
+
+    def _is_due(self, topic: str) -> bool:
+        """Return True, and begin the next interval, if a partition without messages is to be looked at again."""
+        now = time.monotonic()
+        if now < self._emptied_at.get(topic, float("-inf")) + _EMPTIED_SECONDS:
+            return False
+        self._emptied_at[topic] = now
+        return True
+
+    def _check_emptied(self, topic: str, start: Position) -> None:
+        try:
+            check_emptied(topic, start, self._probe(topic))
+        except DataLoss:
+            raise
+        except PulsarException as error:
+            # The next message shows it.
+            _log.warning("Whether messages of %s were removed is not known (%s)", topic, type(error).__name__)
 
     def _check_gone(self, start: Positions, ends: Mapping[str, Position | None]) -> None:
         gone = [topic for topic, at in start.items() if topic not in ends and at is not None]

@@ -119,6 +119,28 @@ def trim_topic(broker: Broker, publish: Publish, topic: str) -> MessageId:
 
 
 @pytest.fixture
+def empty(broker: Broker, client: pulsar_native.Client) -> Callable[[str], None]:
+    """Give what removes all messages of a topic partition in a namespace that retains none."""
+    return lambda topic: empty_topic(broker, client, topic)
+
+
+def empty_topic(broker: Broker, client: pulsar_native.Client, topic: str) -> None:
+    """Close the ledger of a topic partition, and let the broker delete it."""
+    path = topic.replace("://", "/")
+    broker.admin("PUT", f"{path}/unload")
+    client.create_reader(topic, MessageId.latest).close()
+    deadline = time.monotonic() + 20
+    while True:
+        broker.admin("POST", f"{path}/trim")
+        stats = broker.admin("GET", f"{path}/internalStats")
+        assert isinstance(stats, dict)
+        if stats["numberOfEntries"] == 0:
+            return
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.1)
+
+
+@pytest.fixture
 def texts() -> Callable[[DataFrame], list[str]]:
     """Give what collects the values of a frame as texts, in the order of the topic."""
 

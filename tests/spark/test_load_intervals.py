@@ -367,31 +367,20 @@ def test_load_overtaken_while_writing_says_so(
     assert not list(tmp_path.glob(".out.writing*"))
 
 
-def trim_all(broker: Broker, topic: str) -> None:
-    """Close the ledger of a topic partition, and let the broker remove all that it holds."""
-    path = topic.replace("://", "/")
-    broker.admin("PUT", f"{path}/unload")
-    with pulsar_native.Client(broker.service_url) as client:
-        client.create_reader(topic, pulsar_native.MessageId.latest).close()
-    deadline = time.monotonic() + 20
-    while True:
-        broker.admin("POST", f"{path}/trim")
-        stats = broker.admin("GET", f"{path}/internalStats")
-        assert isinstance(stats, dict)
-        if stats["numberOfEntries"] == 0:
-            return
-        assert time.monotonic() < deadline, stats
-        time.sleep(0.1)
-
-
 def test_since_after_retention_emptied_topic_is_empty(
-    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    trimmable: str,
+    publish: Publish,
+    empty: Callable[[str], None],
 ) -> None:
     name = topic(namespace=trimmable)
     chain = Chain(spark, broker, tmp_path, name)
     publish(name, texts(0, 5))
     assert chain.run("a").rows == 5
-    trim_all(broker, name)
+    empty(name)
     with pytest.raises(DataLoss, match="allow_empty=true"):
         chain.run("b")
     # The admin interface shows that the last entry is the last one read.
@@ -401,7 +390,13 @@ def test_since_after_retention_emptied_topic_is_empty(
 
 
 def test_since_emptied_partition_needs_proof(
-    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    trimmable: str,
+    publish: Publish,
+    empty: Callable[[str], None],
 ) -> None:
     name = topic(partitions=2, namespace=trimmable)
     chain = Chain(spark, broker, tmp_path, name)
@@ -409,7 +404,7 @@ def test_since_emptied_partition_needs_proof(
         publish(f"{name}-partition-{number}", texts(number * 5, 5))
     assert chain.run("a").rows == 10
     publish(f"{name}-partition-1", texts(10, 5))
-    trim_all(broker, f"{name}-partition-0")
+    empty(f"{name}-partition-0")
     with pytest.raises(DataLoss, match="nothing shows that none were lost") as lost:
         chain.run("b")
     assert "partition-0" in str(lost.value)
@@ -445,14 +440,20 @@ def test_since_trimmed_after_empty_load_is_data_loss(
 
 
 def test_since_emptied_after_empty_load_is_data_loss(
-    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    trimmable: str,
+    publish: Publish,
+    empty: Callable[[str], None],
 ) -> None:
     name = topic(partitions=2, namespace=trimmable)
     chain, admin = Chain(spark, broker, tmp_path, name), {"admin.url": broker.admin_url}
     publish(f"{name}-partition-0", texts(0, 5))
     assert chain.run("a", admin).rows == 5
     publish(f"{name}-partition-1", texts(5, 5))
-    trim_all(broker, f"{name}-partition-1")
+    empty(f"{name}-partition-1")
     publish(f"{name}-partition-0", texts(10, 5))
     with pytest.raises(DataLoss, match="-partition-1; the topic was trimmed and no message is left"):
         chain.run("b", admin)
@@ -611,6 +612,38 @@ def test_no_rows_with_an_earlier_message_succeeds(
     time.sleep(0.05)
     source = {"topic": name, "startingTime": str(now()), "endingTime": str(now() + 1), "timeSlackMs": "0"}
     assert bounded(spark, broker, tmp_path, source).rows == 0
+
+
+@pytest.mark.parametrize("stage", ["staged", "published", "done"])
+def test_failed_plan_of_open_interval_is_made_again(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish, stage: str
+) -> None:
+    name = topic()
+    publish(name, texts(0, 3))
+    source = {"topic": name, "startingTime": str(now() - 60_000), "endingTime": str(now() + 60_000)}
+    publisher, writer = Output.publish, Document.write
+
+    def stopped(output: Output, **options: bool) -> None:
+        if stage == "published":
+            publisher(output, **options)
+        raise Killed
+
+    def written(document: Document, text: str) -> None:
+        if json.loads(text)["status"] == "done":
+            raise Killed
+        writer(document, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*(Document, "write", written) if stage == "done" else (Output, "publish", stopped))
+        with pytest.raises(Killed):
+            bounded(spark, broker, tmp_path, source)
+    assert (tmp_path / "out").exists() == (stage != "staged")
+    publish(name, texts(3, 3))
+    outcome = bounded(spark, broker, tmp_path, source)
+    assert (outcome.rows, outcome.replayed) == (6, False)
+    rows = spark.read.parquet(f"file://{tmp_path}/out").select("value").collect()
+    assert sorted(bytes(row["value"]).decode() for row in rows) == texts(0, 6), "no row is doubled"
+    assert {each.name for each in tmp_path.iterdir()} == {"out", ".out.manifest.json"}
 
 
 def test_min_rows_keeps_the_output(

@@ -13,9 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import pulsar_native
 from pulsar_native import MessageId
-from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
+from pulsar_native.exceptions import ConnectError, InvalidConfiguration, TopicNotFound
+from pyspark_pulsar import stream_reader
 from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.offsets import Probe
 from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
 from pyspark_pulsar.stream_reader import PulsarStreamReader
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
@@ -524,12 +527,110 @@ def test_named_cursor_keeps_unread_messages(
     wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:0", 5)
     assert found == ["d", "e"], "the entry read in part is kept"
     stream.commit(second)
-    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:2", 5)
+    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:1", 5)
     stream.stop()
     assert broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == ["loads"]
     again = reader(name, predefinedSubscription="loads")
     publish(name, ["f"])
     assert trigger(again, second)[0] == ["f"]
+
+
+@pytest.mark.proves("S13", "D6")
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_named_cursor_keeps_last_read_message(
+    reader: NewReader, broker: Broker, publish: Publish, trimmable: str, count: int
+) -> None:
+    name = f"persistent://{trimmable}/stream-kept"
+    path = name.replace("://", "/")
+    broker.admin("PUT", path)
+    stream = reader(name, predefinedSubscription="loads", admin_url=broker.admin_url)
+    start = stream.initialOffset()
+    (first,) = publish(name, ["first"])
+    _, middle = trigger(stream, start)
+    stream.commit(middle)
+    broker.admin("PUT", f"{path}/unload")
+    ledger = publish(name, *([str(number)] for number in range(count)))[0].ledger_id()
+    _, end = trigger(stream, middle)
+    stream.commit(end)
+    done = f"{ledger}:{count - 2}" if count > 1 else f"{first.ledger_id()}:0"
+    wait_until(lambda: mark_delete(broker, name, "loads") == done, 5)
+    stream.stop()
+    broker.admin("PUT", f"{path}/unload")
+    publish(name, ["next"])
+
+    def trimmed() -> list[int]:
+        broker.admin("POST", f"{path}/trim")
+        stats = broker.admin("GET", f"{path}/internalStats")
+        assert isinstance(stats, dict)
+        ledgers = [each["ledgerId"] for each in stats["ledgers"]]
+        return ledgers if ledgers[0] >= ledger else []
+
+    assert wait_until(trimmed, 20)[0] == ledger
+    again = reader(name, predefinedSubscription="loads", admin_url=broker.admin_url)
+    assert trigger(again, end)[0] == ["next"]
+
+
+@pytest.mark.proves("S9")
+@pytest.mark.parametrize("frozen", [False, True], ids=["unbounded", "available_now"])
+def test_emptied_topic_is_data_loss_with_admin_url(
+    reader: NewReader,
+    broker: Broker,
+    publish: Publish,
+    trimmable: str,
+    empty: Callable[[str], None],
+    frozen: bool,
+) -> None:
+    name = f"persistent://{trimmable}/stream-emptied"
+    admin = {"admin_url": broker.admin_url}
+    publish(name, ["a"], ["b"])
+    first = reader(name)
+    end = trigger(first, first.initialOffset())[1]
+    publish(name, ["c"])
+    first.stop()
+    empty(name)
+    stream, lenient = reader(name, **admin), reader(name, failOnDataLoss="false", **admin)
+    if frozen:
+        stream.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=r"messages from \d+:2 on are gone: the topic holds none"):
+        stream.latestOffset(end, ReadAllAvailable())
+    for other in (lenient, reader(name)):
+        assert other.latestOffset(end, ReadAllAvailable()) == end
+    publish(name, ["d"])
+    with pytest.raises(DataLoss, match="on are gone: the first one still there"):
+        trigger(reader(name), end)
+
+
+def test_emptied_topic_without_loss_has_no_error(
+    reader: NewReader, broker: Broker, publish: Publish, trimmable: str, empty: Callable[[str], None]
+) -> None:
+    name = f"persistent://{trimmable}/stream-read"
+    publish(name, ["a"], ["b"])
+    stream = reader(name, admin_url=broker.admin_url)
+    end = trigger(stream, stream.initialOffset())[1]
+    empty(name)
+    assert reader(name, admin_url=broker.admin_url).latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_emptied_topic_is_looked_at_once_a_minute(
+    reader: NewReader, broker: Broker, publish: Publish, trimmable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"persistent://{trimmable}/stream-idle"
+    broker.admin("PUT", name.replace("://", "/"))
+    asked: list[Position] = []
+
+    def unknown(topic: str, start: Position, probe: Probe) -> None:
+        asked.append(start)
+        raise ConnectError("the admin interface does not answer")
+
+    monkeypatch.setattr(stream_reader, "check_emptied", unknown)
+    stream = reader(name)
+    end = {"version": 1, "positions": {name: "3:1"}}
+    for _ in range(3):
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+    assert asked == [Position(3, 1)]
+    monkeypatch.setattr(stream_reader, "_EMPTIED_SECONDS", 0.0)
+    stream.latestOffset(end, ReadAllAvailable())
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
