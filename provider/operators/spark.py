@@ -2,7 +2,8 @@
 
 Rules: the interval is explicit. The connection is handed over as `PulsarSparkSubmitMixin` does it, in the request
 instead of Spark's properties; the request has the reference of the secret only. A retry replays the manifest of its
-run. Success is the load's own report, in its output or its manifest, never an exit code alone.
+run, unless that is from before the end of the interval. Success is the load's own report, in its output or its
+manifest, never an exit code alone.
 """
 
 from __future__ import annotations

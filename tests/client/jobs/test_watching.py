@@ -374,7 +374,8 @@ async def test_search_of_chunks_is_not_repeated(broker: Broker, topic: NewTopic)
         assert await made.look(client) is None
         seen, before = made.seen, counter(broker, name, "Out")
         assert await made.look(client) is None
-    assert made.seen == seen and before > 0 and counter(broker, name, "Out") == before
+    # At most the one that the reader's queue takes at its start.
+    assert made.seen == seen and before > 3 and counter(broker, name, "Out") - before <= 1
 
 
 @pytest.mark.parametrize(
