@@ -468,7 +468,7 @@ def restarting(monkeypatch: pytest.MonkeyPatch, connection: Callable[..., str]) 
 @pytest.mark.parametrize("kind", [Job, PulsarSparkLoadOperator])
 @pytest.mark.proves("A28")
 def test_submit_waits_across_master_restart(kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    load = {"topic": "t", "output_path": "/x", "interval": "all", "verify_manifest": False}
+    load = {"topic": "t", "output_path": "/x", "interval": "all", "value_format": "raw", "verify_manifest": False}
     options = load if kind is PulsarSparkLoadOperator else {}
     operator = job(RecordedSubmit(tmp_path), kind, status_poll_interval=0, **options)
     operator.execute(context_of(store=StateStore()))
@@ -527,7 +527,13 @@ def master(monkeypatch: pytest.MonkeyPatch, connection: Callable[..., str]) -> I
 
 def driver(kind: Any, folder: Path, **options: Any) -> Any:
     """Return an operator whose driver a master starts: an application, or a load into the path `out`."""
-    load = {"topic": "t", "output_path": str(folder / "out"), "interval": "all", "verify_manifest": False}
+    load = {
+        "topic": "t",
+        "output_path": str(folder / "out"),
+        "interval": "all",
+        "value_format": "raw",
+        "verify_manifest": False,
+    }
     given = {**load, **options} if kind is PulsarSparkLoadOperator else options
     (spark := folder / "spark").mkdir(exist_ok=True)
     return job(RecordedSubmit(Path(tempfile.mkdtemp(dir=spark))), kind, status_poll_interval=0, **given)
@@ -613,7 +619,7 @@ def test_load_changed_request_replaces_yarn_application(
 
     store = StateStore({"spark_job_id": old, "pulsar_load": {"attempt": "a", "request": "of another"}})
     spark = RecordedSubmit(tmp_path, "echo Submitted application application_1_0002")
-    options = {"topic": "t", "output_path": "/x", "interval": "all", "verify_manifest": False}
+    options = {"topic": "t", "output_path": "/x", "interval": "all", "value_format": "raw", "verify_manifest": False}
     with http_peer(answer) as peer:
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": peer.url}
         define_spark(monkeypatch, host="yarn", extra=extra)
