@@ -27,9 +27,10 @@ from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from airflow_provider_pulsar.xcom import xcom_value
-from pulsar_native.jobs import secrets, validation
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.consume_options import checked
 from pulsar_native.jobs.formats import format_of
+from pulsar_native.jobs.private_keys import checked_paths
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -289,11 +290,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
 
     def _keys(self) -> dict[str, str]:
         """Return the paths of private keys; raises for a key itself, and for dead letters of decrypted messages."""
-        keys = validation.texts("private_keys", self.private_keys)
-        if any(text.lower().startswith("data:") or secrets.looks_secret(text) for text in keys.values()):
-            validation.refuse(
-                "private_keys must be paths of files, not keys: Airflow stores and shows a task's arguments"
-            )
+        keys = checked_paths(self.private_keys)
         if keys and (self.on_error.endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
             validation.refuse("private_keys exclude dead-letter and retry topics: nothing would be encrypted there")
         return keys

@@ -13,6 +13,7 @@ from airflow_provider_pulsar.sensors.watching import WatchingSensor
 from airflow_provider_pulsar.state import TaskState, cycle_of
 from airflow_provider_pulsar.xcom import xcom_value
 from pulsar_native.jobs.failures import JobRefused
+from pulsar_native.jobs.private_keys import checked_paths
 from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import CLUSTER, IDS, MessageCondition, MessageWatcher, acknowledge_found
 
@@ -47,19 +48,23 @@ class MessageSensor(WatchingSensor):
     :param decode: auto (default: by the schema the message was published with; else text or base64), json, text, bytes.
     :param value_limit_bytes: a larger payload is left out of the result: its `value` is None, and `value_bytes` its
         size. Default 49152.
+    :param private_keys: decrypt messages with these keys: names, with the path or the `file:` URL of each private key,
+        a PEM file of the worker, and with `deferrable` of the triggerer too. The result is not encrypted. Default none.
+        Templated.
     :param deferrable: wait in the triggerer.
     :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
         mapped tasks, nor for arguments that are the result of another task.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks. A look checks all messages there are.
 
-    Nothing is decrypted. An encrypted message can match by key and properties, unless it is in a batch, and is returned
-    with its encrypted bytes in base64 and an `error`. Where the payload is needed the task fails; the message stays.
+    A message that `private_keys` do not decrypt can match by key and properties, unless it is in a batch, and is
+    returned with its encrypted bytes in base64 and an `error`. Where the payload is needed the task fails; the message
+    stays. A key file that cannot be read fails the task, too.
 
     Returns value, encoding, key, properties, event_time, publish_time, topic, message_id, producer and sequence_id.
     """
 
-    template_fields: Sequence[str] = ("topic", "subscription", "match")
+    template_fields: Sequence[str] = ("topic", "subscription", "match", "private_keys")
     trigger_class = "airflow_provider_pulsar.triggers.message.MessageTrigger"
 
     def __init__(
@@ -74,6 +79,7 @@ class MessageSensor(WatchingSensor):
         initial_position: str = "earliest",
         decode: str = "auto",
         value_limit_bytes: int = 48 * 1024,
+        private_keys: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -86,6 +92,10 @@ class MessageSensor(WatchingSensor):
         self.initial_position = initial_position
         self.decode = decode
         self.value_limit_bytes = value_limit_bytes
+        self.private_keys = private_keys
+        if isinstance(private_keys, Mapping):
+            # Also where other arguments are templates, which are checked later: Airflow stores this one as it is.
+            checked_paths(private_keys)
         self._noted: dict[str, Any] | None = None
         self._taken: dict[str, Any] | None = None
         self.prepare()

@@ -29,6 +29,7 @@ class MessageTrigger(WatchingTrigger):
         decode: str = "auto",
         unmatched: str = "keep",
         value_limit_bytes: int = 48 * 1024,
+        private_keys: Mapping[str, str] | None = None,
         poll_interval: float = 10,
         end_time: float | None = None,
         pulsar_conn_id: str = "pulsar_default",
@@ -44,6 +45,7 @@ class MessageTrigger(WatchingTrigger):
         self.decode = decode
         self.unmatched = unmatched
         self.value_limit_bytes = value_limit_bytes
+        self.private_keys = private_keys
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""

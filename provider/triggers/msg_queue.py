@@ -45,11 +45,12 @@ _STREAM_ARGUMENTS = (
     "receiver_queue_size",
     "max_redeliver_count",
     "dead_letter_topic",
+    "private_keys",
 )
 
 
 # Arguments that operators render.
-_NAMES = ("topic", "topic_pattern", "subscription", "dead_letter_topic", "pulsar_conn_id")
+_NAMES = ("topic", "topic_pattern", "subscription", "dead_letter_topic", "private_keys", "pulsar_conn_id")
 
 
 class WatcherRefused(TypeError, ValueError):
@@ -103,6 +104,9 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
     :param max_redeliver_count: see `match_function`. Default 16.
     :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription with the name of the watcher's.
         Not one of the topics.
+    :param private_keys: decrypt messages with these keys: names, with the path or the `file:` URL of each private key,
+        a PEM file of the triggerer. Events are not encrypted. A message that was encrypted becomes no dead letter: it
+        stays unacknowledged, with an error in the log. Default none: encrypted messages are not received.
     :param pulsar_conn_id: the connection. Default pulsar_default.
 
     An event's payload is a JSON object: value, encoding (json, text, base64, null; omitted where it was too large),
@@ -125,6 +129,7 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         receiver_queue_size: int = 200,
         max_redeliver_count: int = 16,
         dead_letter_topic: str | None = None,
+        private_keys: Mapping[str, str] | None = None,
         pulsar_conn_id: str = "pulsar_default",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -141,6 +146,7 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         self.receiver_queue_size = receiver_queue_size
         self.max_redeliver_count = max_redeliver_count
         self.dead_letter_topic = dead_letter_topic
+        self.private_keys = dict(private_keys) if isinstance(private_keys, Mapping) else private_keys
         self.pulsar_conn_id = pulsar_conn_id
         try:
             _checked(self._arguments())

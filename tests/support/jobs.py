@@ -96,6 +96,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.infos: list[str] = []
         self.warnings: list[str] = []
+        self.errors: list[str] = []
 
     def info(self, event: str, /, *args: Any) -> None:
         """Keep a record."""
@@ -104,3 +105,7 @@ class MemoryLog:
     def warning(self, event: str, /, *args: Any) -> None:
         """Keep a warning."""
         self.warnings.append(event % args)
+
+    def error(self, event: str, /, *args: Any) -> None:
+        """Keep an error."""
+        self.errors.append(event % args)

@@ -33,6 +33,7 @@ from pulsar_native.jobs.id_ranges import describe
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
 from pulsar_native.jobs.output import AtomicFile, Content, PathFactory, content_of, json_line, local_path
 from pulsar_native.jobs.part_files import PartFiles, PartLimits, content_of_parts
+from pulsar_native.jobs.private_keys import key_reader_of
 from pulsar_native.jobs.receiver import BatchReceiver
 from pulsar_native.jobs.rereading import MessageRereader, MessagesGone
 
@@ -133,9 +134,7 @@ class ConsumeSettings:
     @property
     def key_reader(self) -> KeyReader | None:
         """Reader of the private keys, None without any."""
-        from pulsar_native import DefaultCryptoKeyReader
-
-        return DefaultCryptoKeyReader(private_keys=dict(self.private_keys)) if self.private_keys else None
+        return key_reader_of(self.private_keys)
 
     @property
     def source(self) -> list[str] | str:

@@ -32,6 +32,13 @@ class JobLog(Protocol):
         """Log a warning for the user."""
 
 
+class StreamLog(JobLog, Protocol):
+    """Logger of a job without an end, which goes on after its errors."""
+
+    def error(self, event: str, /, *args: Any) -> Any:
+        """Log an error that the user is to mend."""
+
+
 class BatchSink(Protocol):
     """Destination of a batch's messages as rows, which the caller makes durable when the job stores its state."""
 

@@ -6,7 +6,8 @@ once. Those that cannot be decoded become dead letters, acknowledged when the br
 `receiver_queue_size` messages are unsettled, and the broker is granted permits for as many. The stream never ends by an
 error of the broker: it reconnects, and by other settings if those it has are outdated. `initial_position` is that of
 the first connection to a cluster: where the subscription is missing later, as in a topic that was made again, it begins
-at the first message. Nothing here blocks the loop; a plain function as a predicate runs in a thread.
+at the first message. Nothing here blocks the loop; a plain function as a predicate runs in a thread. What was decrypted
+is published nowhere: such a message becomes no dead letter, it stays unacknowledged.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matched_value import matched_value
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
+from pulsar_native.jobs.private_keys import checked_paths, readable_key_reader_of
 
 if TYPE_CHECKING:
     from pulsar_native import InitialPosition, Message
     from pulsar_native.asyncio import Client, Consumer, Producer
-    from pulsar_native.jobs.interfaces import JobLog
+    from pulsar_native.crypto import KeyReader
+    from pulsar_native.jobs.interfaces import StreamLog
 
 POSITIONS = ("latest", "earliest")
 Predicate = Callable[[Mapping[str, Any]], "bool | Awaitable[bool]"]
@@ -51,7 +54,8 @@ Predicate = Callable[[Mapping[str, Any]], "bool | Awaitable[bool]"]
 _TURN = 32
 _CLOSE_SECONDS = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-_LOG_SECONDS = 10
+# Interval of warnings of one kind, and of errors.
+_LOG_SECONDS, _ERROR_SECONDS = 10, 60
 # Interval of the questions whether a consumer without connection has outdated settings, and a missing topic exists.
 _CHECK_SECONDS = 30.0
 _REDELIVERY_MS = (1_000, 60_000)
@@ -78,6 +82,8 @@ class StreamOptions:
     :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription of the same name as the stream's,
         and must not be one of the topics.
     :param properties: properties of the subscription, and of its consumer.
+    :param private_keys: paths of the keys of encrypted messages, by the keys' names. Default none. A message that is
+        not decrypted is not received, and stays unacknowledged.
     """
 
     subscription: str
@@ -91,6 +97,7 @@ class StreamOptions:
     max_redeliver_count: int = 16
     dead_letter_topic: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    private_keys: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         validation.text("subscription", self.subscription)
@@ -111,6 +118,7 @@ class StreamOptions:
         if self.dead_letter_topic is not None:
             check_persistent("dead_letter_topic", validation.text("dead_letter_topic", self.dead_letter_topic))
             self.dead_letters.check_apart(self.topics)
+        object.__setattr__(self, "private_keys", checked_paths(self.private_keys))
 
     @property
     def dead_letters(self) -> DeadLetterOptions:
@@ -148,14 +156,15 @@ class MatchingStream:
     :param is_outdated: returns True if `connect` would use other settings now: the stream reconnects then. Asked
         every 30 s while the consumer has no connection for one of its topics, since a client tries again by the same
         settings indefinitely. Default: never asked.
-    :param log: takes one line per connection and per failure, at most one of each in ten seconds.
+    :param log: takes one line per connection and per failure, at most one of each in ten seconds, and an error once a
+        minute while messages that were encrypted cannot become dead letters.
     """
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Client]],
         options: StreamOptions,
-        log: JobLog,
+        log: StreamLog,
         match: MessageMatch | None = None,
         predicate: Predicate | None = None,
         redact: Callable[[str], str] = str,
@@ -170,6 +179,7 @@ class MatchingStream:
         self._redact = redact
         self._reads_value = options.payload == "value" or self._match.needs_value or predicate is not None
         self._client: Client | None = None
+        self._key_reader: KeyReader | None = None
         self._subscription = FirstSubscription(options.initial_position)
         self._producers: dict[str, Producer[Any]] = {}
         self._unsettled: dict[Key, Delivery] = {}
@@ -205,6 +215,7 @@ class MatchingStream:
 
     async def _connected(self) -> AsyncGenerator[tuple[dict[str, Any] | None, Delivery], None]:
         self._client = await self._connect()
+        self._key_reader = await asyncio.to_thread(readable_key_reader_of, self._options.private_keys)
         consumer = await self._subscription.consumer(self._client, self._subscribe)
         self._next_check = time.monotonic() + _CHECK_SECONDS
         self._log.info(
@@ -325,6 +336,8 @@ class MatchingStream:
             subscription_properties=dict(options.properties),
             # Of a batch entry only the messages that were not settled are delivered again.
             batch_index_ack_enabled=True,
+            # What it does not decrypt is not received, and stays in the subscription.
+            crypto_key_reader=self._key_reader,
             negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(
                 min_delay_ms=_REDELIVERY_MS[0], max_delay_ms=_REDELIVERY_MS[1]
             ),
@@ -389,9 +402,22 @@ class MatchingStream:
         await consumer.negative_acknowledge(message)
 
     async def _bury(self, message: Message, consumer: Consumer[Any], cause: Exception | None) -> None:
-        """Publish a message as a dead letter and acknowledge it; where that fails it is redelivered."""
+        """Publish a message as a dead letter and acknowledge it; where that fails it is redelivered.
+
+        So is one that was encrypted: nothing would be encrypted in the dead-letter topic.
+        """
         from pulsar_native.exceptions import PulsarException
 
+        why = "it was rejected" if cause is None else self._reason(cause)
+        if message.encryption_context() is not None:
+            if self._is_due("encrypted", _ERROR_SECONDS):
+                self._log.error(
+                    "%s was encrypted, and would not be as a dead letter: it is not published, stays unacknowledged, "
+                    "and is redelivered: %s",
+                    *(_place(message), why),
+                )
+            await consumer.negative_acknowledge(message)
+            return
         try:
             topic = await self._publish_dead_letter(message, cause)
         except (PulsarException, OSError) as error:
@@ -399,7 +425,6 @@ class MatchingStream:
             self._warn("letter", "%s; the message is redelivered", text)
             await consumer.negative_acknowledge(message)
             return
-        why = "it was rejected" if cause is None else self._reason(cause)
         self._warn("buried", "%s went to %s: %s", _place(message), topic, why)
         await consumer.acknowledge(message)
 
@@ -450,7 +475,7 @@ class MatchingStream:
             await delivery.consumer.negative_acknowledge(delivery.message)
 
     async def dead_letter(self, delivery: Delivery, cause: Exception | None = None) -> None:
-        """Publish a message as a dead letter and acknowledge it."""
+        """Publish a message as a dead letter and acknowledge it; one that was encrypted is redelivered instead."""
         self._settled(delivery)
         from pulsar_native.exceptions import PulsarException
 
@@ -480,10 +505,16 @@ class MatchingStream:
             client.shutdown()
 
     def _warn(self, kind: str, text: str, *args: object) -> None:
-        now = time.monotonic()
-        if now - self._logged.get(kind, -_LOG_SECONDS) >= _LOG_SECONDS:
-            self._logged[kind] = now
+        if self._is_due(kind, _LOG_SECONDS):
             self._log.warning(text, *args)
+
+    def _is_due(self, kind: str, seconds: float) -> bool:
+        """Return True, and note the time, if nothing of this kind was logged for so many seconds."""
+        now = time.monotonic()
+        if now - self._logged.get(kind, -seconds) < seconds:
+            return False
+        self._logged[kind] = now
+        return True
 
 
 def _key(message: Message) -> Key:

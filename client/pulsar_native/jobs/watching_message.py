@@ -1,19 +1,20 @@
 """Wait for a message of a subscription that matches, and hand it over.
 
-Rules: asyncio only, no thread. The subscription is the one place that knows which messages were handed over before: it
-is created if it does not exist, and stays. The message found is not acknowledged here but by `acknowledge_found`, once
-its receiver has it; until then the broker delivers it again to whoever consumes next. Messages that do not match are
-left unacknowledged, or acknowledged, by the condition's `unmatched`. `initial_position` is that of a watcher's first
-look in a cluster: where the subscription is missing later, as in a topic that was made again, it begins at the first
-message. Nothing is decrypted: an encrypted message can match by key and properties, which are in its metadata unless it
-is in a batch, and one of which the payload is needed is left unacknowledged.
+Rules: asyncio only; a thread reads key files, and does nothing else. The subscription is the one place that knows which
+messages were handed over before: it is created if it does not exist, and stays. The message found is not acknowledged
+here but by `acknowledge_found`, once its receiver has it; until then the broker delivers it again to whoever consumes
+next. Messages that do not match are left unacknowledged, or acknowledged, by the condition's `unmatched`.
+`initial_position` is that of a watcher's first look in a cluster: where the subscription is missing later, as in a
+topic that was made again, it begins at the first message. A message that `private_keys` do not decrypt can match by key
+and properties, which are in its metadata unless it is in a batch; one of which the payload is needed is left
+unacknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsar_native.jobs import validation
@@ -28,6 +29,7 @@ from pulsar_native.jobs.consume_options import (
 from pulsar_native.jobs.failures import counted, explain
 from pulsar_native.jobs.first_subscription import FirstSubscription
 from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.private_keys import checked_paths, readable_key_reader_of
 from pulsar_native.jobs.watching import undecrypted
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pulsar_native import Consumer as SyncConsumer
     from pulsar_native import InitialPosition, Message
     from pulsar_native.asyncio import Client, Consumer
+    from pulsar_native.crypto import KeyReader
     from pulsar_native.jobs.id_ranges import TopicRanges
 
 UNMATCHED = ("keep", "acknowledge")
@@ -53,7 +56,10 @@ CLUSTER = "cluster"
 
 @dataclass(frozen=True)
 class MessageCondition:
-    """Options of a wait for a message; `of` checks them. `match` is the description that `MessageMatch` takes."""
+    """Options of a wait for a message; `of` checks them. `match` is the description that `MessageMatch` takes.
+
+    `private_keys` are the paths of the keys of encrypted messages by the keys' names.
+    """
 
     topic: str
     subscription: str
@@ -63,6 +69,7 @@ class MessageCondition:
     decode: str = "auto"
     unmatched: str = "keep"
     value_limit_bytes: int = 48 * 1024
+    private_keys: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -74,6 +81,7 @@ class MessageCondition:
         decode: object = "auto",
         unmatched: object = "keep",
         value_limit_bytes: int = 48 * 1024,
+        private_keys: Mapping[str, str] | None = None,
     ) -> MessageCondition:
         """Return the checked condition of rendered templates; raises ValueError naming the argument."""
         from pulsar_native.topic import TopicName
@@ -89,6 +97,7 @@ class MessageCondition:
             validation.choice("decode", decode, DECODERS),
             validation.choice("unmatched", unmatched, UNMATCHED),
             value_limit_bytes,
+            checked_paths(private_keys),
         )
 
     def __str__(self) -> str:
@@ -108,6 +117,7 @@ class MessageWatcher:
         self._match = MessageMatch(wanted.match)
         self._owner: Client | None = None
         self._consumer: Consumer[Any] | None = None
+        self._key_reader: KeyReader | None = None
         self._subscription = FirstSubscription(wanted.initial_position)
         self._checked = 0
         # Encrypted messages of which the payload is needed: their number, and the id of the first one.
@@ -116,7 +126,8 @@ class MessageWatcher:
     async def look(self, client: Client, /) -> dict[str, Any] | None:
         """Return the first message that matches as JSON, else None; raises the client's errors.
 
-        Raises `CryptoError` if none matches, and there are encrypted messages of which the payload is needed to know.
+        Raises `CryptoError` for a key file that cannot be read, and if none matches, and there are messages that cannot
+        be decrypted, of which the payload is needed to know.
         The result has the fields of a line of a consumed file, and `IDS` for `acknowledge_found`. A consumer that has
         lost its connection raises `NotConnected`: the caller is to look with another client next.
         """
@@ -156,8 +167,9 @@ class MessageWatcher:
         if self._unreadable:
             raise CryptoError(
                 f"{counted(self._unreadable)} cannot be checked, the first {self._first_unreadable}: encrypted, and "
-                "what is to be matched is in the payload, as of a batch the keys and properties are, too. Consume with "
-                "private_keys instead, or publish without batching and match by key and properties alone"
+                "what is to be matched is in the payload, as of a batch the keys and properties are, too. Give "
+                "private_keys with the keys they were encrypted for, or publish without batching and match by key and "
+                "properties alone"
             )
         return None
 
@@ -168,6 +180,7 @@ class MessageWatcher:
 
     async def _opened(self, client: Client) -> Consumer[Any]:
         if self._consumer is None or self._owner is not client:
+            self._key_reader = await asyncio.to_thread(readable_key_reader_of, self.wanted.private_keys)
             self._consumer = await self._subscription.consumer(client, self._subscribe)
             self._owner, self._checked = client, 0
             self._unreadable, self._first_unreadable = 0, ""
@@ -187,6 +200,7 @@ class MessageWatcher:
             start_paused=start_paused,
             schema=WriterSchema(),
             batch_index_ack_enabled=True,
+            crypto_key_reader=self._key_reader,
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
 
@@ -237,7 +251,7 @@ def _check_decrypted(message: Message) -> None:
     if context is not None:
         keys = context.keys()
         names = ", ".join(each.key for each in keys)
-        raise InvalidRecord(f"The message is encrypted, with the key {names}: consume with private_keys instead")
+        raise InvalidRecord(f"The message is encrypted, with the key {names}: give private_keys with this key")
 
 
 def _tested(message: Message, record: Mapping[str, Any]) -> Any:
@@ -263,13 +277,16 @@ def acknowledge_found(
     called before the acknowledgement. With it, a message of an exclusive subscription that another consumer has
     acknowledged since is left to that one: False is returned, and `before` is not called. Without it the
     acknowledgement may be a repetition. A subscription that was deleted meanwhile is made again as a look makes it. The
-    client must be of the cluster of the client that found the message.
+    client must be of the cluster of the client that found the message. Raises `CryptoError` for a key file that cannot
+    be read, and for a message of a batch that the keys decrypt no more.
     """
     from pulsar_native import ConsumerCryptoFailureAction
     from pulsar_native.jobs.batch import acknowledge
 
     # Elsewhere the message can be on its way to another consumer, and is not delivered here though nobody has it.
     is_checked = before is not None and wanted.subscription_type == "exclusive"
+    # Without its key a batch is one message, whose id is not that of the message in it.
+    keys = readable_key_reader_of(wanted.private_keys) if is_checked else None
     consumer = when_free(
         lambda: client.subscribe(
             str(found["topic"]),
@@ -279,6 +296,7 @@ def acknowledge_found(
             receiver_queue_size=_QUEUE if is_checked else 0,
             batch_index_ack_enabled=True,
             ack_receipt_enabled=True,
+            crypto_key_reader=keys,
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
     )
@@ -292,8 +310,11 @@ def acknowledge_found(
 
 
 def _arrives(consumer: SyncConsumer, ids: TopicRanges) -> bool:
-    """Return True if the broker delivers the message of these ids; what precedes it is received, too."""
-    from pulsar_native.exceptions import Timeout
+    """Return True if the broker delivers the message of these ids; what precedes it is received, too.
+
+    Raises `CryptoError` if its batch is delivered as one message, since the keys given do not decrypt it.
+    """
+    from pulsar_native.exceptions import CryptoError, Timeout
     from pulsar_native.jobs.id_ranges import IdRanges, ids_of
 
     _, sought = next(iter(ids_of(ids)))
@@ -307,5 +328,8 @@ def _arrives(consumer: SyncConsumer, ids: TopicRanges) -> bool:
         if received.as_json() == ids:
             return True
         at = message.message_id()
+        is_same_entry = (at.ledger_id(), at.entry_id()) == (sought.ledger_id(), sought.entry_id())
+        if is_same_entry and undecrypted(message) is not None:
+            raise CryptoError(f"{sought} cannot be acknowledged: its batch is not decrypted with the private_keys here")
         if (at.ledger_id(), at.entry_id()) > (sought.ledger_id(), sought.entry_id()):
             return False

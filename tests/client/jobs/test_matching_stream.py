@@ -8,11 +8,23 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pulsar_native import AdminClient, Client, ConnectError, Consumer, InitialPosition, Message, MessageId, Timeout
+from pulsar_native import (
+    AdminClient,
+    Client,
+    ConnectError,
+    Consumer,
+    ConsumerType,
+    CryptoKeyReader,
+    InitialPosition,
+    Message,
+    MessageId,
+    Timeout,
+)
 from pulsar_native.asyncio import Client as AsyncClient
 from pulsar_native.jobs.matching import MessageMatch
 from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate, StreamOptions
@@ -20,6 +32,7 @@ from pulsar_native.schema import JsonSchema, Record, String
 from support.brokers import Broker, NewTopic
 from support.errors import Unprintable, Untyped
 from support.jobs import MemoryLog
+from support.key_files import key_pair
 from support.relay import Relay
 from support.until import until
 
@@ -742,6 +755,96 @@ async def test_stream_renews_deliveries_of_the_same_message(client: Client, brok
     assert backlog(broker, name)["msgBacklog"] == 0
 
 
+# ---- encrypted messages ----------------------------------------------------------------------------------------------
+
+
+def publish_encrypted(client: Client, topic: str, folder: Path, values: list[bytes], name: str = "k") -> None:
+    """Publish values in one encrypted batch."""
+    producer = client.create_producer(
+        topic, encryption_key=name, crypto_key_reader=CryptoKeyReader(*key_pair(folder, name)), batching_enabled=True
+    )
+    for value in values:
+        producer.send_async(value, None, partition_key="a")
+    producer.flush()
+    producer.close()
+
+
+async def test_stream_decrypts_and_acknowledges(
+    client: Client, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    publish_encrypted(client, name, tmp_path, [b'{"n": %d}' % n for n in range(4)])
+    publish(client, name, [{"n": 5}], partition_key="a")
+    keys = {"k": str(tmp_path / "k.key")}
+    match = {"key": "a", "jsonpath": "@.n > 1"}
+    async with opened(broker, name, match, private_keys=keys, decode="json") as made:
+        assert await made.values(2) == [{"n": 2}, {"n": 3}]
+    async with opened(broker, name, match, private_keys=keys, decode="json") as made:
+        assert await made.values(1) == [{"n": 5}]
+        await made.nothing()
+    assert backlog(broker, name)["msgBacklog"] == 0
+
+
+async def test_stream_undecrypted_stays(
+    client: Client, broker: Broker, topic: NewTopic, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    publish_encrypted(client, name, tmp_path, [b"1"], "other")
+    publish_encrypted(client, name, tmp_path, [b"2"])
+    async with opened(broker, name, private_keys={"k": str(tmp_path / "k.key")}) as made:
+        assert await made.values(1) == ["2"]
+        await made.nothing()
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("No private key fits" in text for text in errors)
+    keys = {each: str(tmp_path / f"{each}.key") for each in ("k", "other")}
+    async with opened(broker, name, private_keys=keys) as made:
+        assert await made.values(1) == ["1"]
+
+
+async def test_stream_encrypted_becomes_no_dead_letter(
+    client: Client, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    publish_encrypted(client, name, tmp_path, [b"\xff\x00", b"1", b"2"])
+    publish(client, name, [b"\xff\x01"])
+
+    def fails(record: Mapping[str, Any]) -> bool:
+        if record["value"] == 1:
+            raise OSError("no service")
+        return True
+
+    keys = {"k": str(tmp_path / "k.key")}
+    options = {"private_keys": keys, "decode": "json", "max_redeliver_count": 0}
+    async with opened(broker, name, None, fails, **options) as made:
+        event, delivery = await made.next()
+        assert event["value"] == 2
+        await made.stream.dead_letter(delivery)
+        # It is delivered again, and so are the others, without a line of the log for each.
+        event, delivery = await made.next()
+        assert event["value"] == 2
+        await made.stream.acknowledge(delivery)
+        await made.nothing(3)
+        (text,) = made.log.errors
+    assert "was encrypted, and would not be as a dead letter" in text and "stays unacknowledged" in text
+    # A message that was not encrypted becomes one.
+    assert [data for data, _ in await asyncio.to_thread(letters, client, name, 1)] == [b"\xff\x01"]
+    reader = CryptoKeyReader(str(tmp_path / "k.pub"), keys["k"])
+    with client.subscribe(name, "s", ConsumerType.Shared, crypto_key_reader=reader) as rest:
+        assert [rest.receive(5000).data() for _ in range(2)] == [b"\xff\x00", b"1"]
+        with pytest.raises(Timeout):
+            rest.receive(300)
+
+
+async def test_stream_waits_for_its_key_file(client: Client, broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
+    name, place = topic(), tmp_path / "mounted.key"
+    publish_encrypted(client, name, tmp_path, [b"1"])
+    async with opened(broker, name, private_keys={"k": str(place)}) as made:
+        await made.nothing()
+        assert "mounted.key cannot be read" in made.log.warnings[0] and not made.log.errors
+        (tmp_path / "k.key").rename(place)
+        assert await made.values(1) == ["1"]
+
+
 def test_options_choices_become_lower_case() -> None:
     options = StreamOptions("s", ("t",), initial_position="Earliest", decode="JSON", payload="IDs")
     assert (options.initial_position, options.decode, options.payload) == ("earliest", "json", "ids")
@@ -764,6 +867,8 @@ def test_options_choices_become_lower_case() -> None:
         ({"payload_limit_bytes": 2000.5}, "payload_limit_bytes must be a whole number, not 2000.5"),
         ({"receiver_queue_size": 1.5}, "receiver_queue_size must be a whole number, not 1.5"),
         ({"max_redeliver_count": 1.5}, "max_redeliver_count must be a whole number, not 1.5"),
+        ({"private_keys": ["k"]}, "private_keys must be a dict of texts"),
+        ({"private_keys": {"k": "data:,x"}}, "private_keys must be paths of files"),
         ({"dead_letter_topic": ""}, "dead_letter_topic must be a text"),
         ({"dead_letter_topic": "non-persistent://a/b/c"}, "dead_letter_topic='non-.*/c' is not persistent"),
         ({"dead_letter_topic": "public/default/t"}, "dead_letter_topic='.*/t' is also a topic that is consumed .t.: "),

@@ -39,6 +39,8 @@ def test_message_condition_of_rendered_templates() -> None:
         ({"decode": "x"}, "decode='x' is not known"),
         ({"unmatched": "x"}, "unmatched='x' is not known"),
         ({"value_limit_bytes": "x"}, "value_limit_bytes must be a number"),
+        ({"private_keys": ["k"]}, "private_keys must be a dict of texts"),
+        ({"private_keys": {"k": "data:,x"}}, "private_keys must be paths of files"),
     ],
 )
 def test_message_condition_wrong_raises(arguments: dict[str, Any], words: str) -> None:
@@ -241,7 +243,7 @@ async def test_encrypted_message_matches_by_metadata(
     async with AsyncClient(broker.service_url) as client:
         found = await found_by(MessageWatcher(wanted), client)
     assert (found["key"], found["properties"], found["encoding"]) == ("1", {"n": "1"}, "base64")
-    assert found["error"].startswith("The message is encrypted, with the key k: consume with private_keys")
+    assert found["error"].startswith("The message is encrypted, with the key k: give private_keys with this key")
     with Client(broker.service_url) as client:
         assert acknowledge_found(client, wanted, found, lambda: None)
     watch = MessageWatcher(wanted)
@@ -282,6 +284,56 @@ async def test_encrypted_payload_needed_raises(
                 await watch.look(loop_client)
         else:
             assert await watch.look(loop_client) is None
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batch"])
+async def test_decrypted_message_is_found_and_acked(
+    batched: bool, kind: str, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, called = topic(), []
+    publish_encrypted(broker, name, tmp_path, batched=batched)
+    keys = {"k": f"file://{tmp_path}/k.key"}
+    wanted = MessageCondition.of(name, "s", {"key": "1", "jsonpath": "@.n == 1"}, kind, private_keys=keys)
+    async with AsyncClient(broker.service_url) as client:
+        found = await found_by(MessageWatcher(wanted), client)
+    assert (found["value"], found["key"], found["properties"]) == ('{"n": 1}', "1", {"n": "1"})
+    with Client(broker.service_url) as client:
+        assert acknowledge_found(client, wanted, found, lambda: called.append(1)) is True
+        if kind == "exclusive":
+            assert acknowledge_found(client, wanted, found, lambda: called.append(2)) is False
+        assert called == [1]
+        reader = CryptoKeyReader(str(tmp_path / "k.pub"), str(tmp_path / "k.key"))
+        with client.subscribe(name, "s", crypto_key_reader=reader) as rest:
+            assert [rest.receive(5000).data() for _ in range(3)] == [b'{"n": 0}', b'{"n": 2}', b'{"n": 3}']
+
+
+async def test_private_key_missing_or_other_raises(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
+    name, others = topic(), tmp_path / "others"
+    others.mkdir()
+    publish_encrypted(broker, name, tmp_path, batched=True)
+    key_pair(others)
+    match = {"jsonpath": "@.n == 1"}
+    by_key, by_other, by_none = (
+        MessageCondition.of(name, "s", match, private_keys={"k": str(path / "k.key")})
+        for path in (tmp_path, others, tmp_path / "none")
+    )
+    async with AsyncClient(broker.service_url) as client:
+        with pytest.raises(CryptoError, match=r"The key file .*none/k\.key cannot be read: No such file"):
+            await MessageWatcher(by_none).look(client)
+    async with AsyncClient(broker.service_url) as client:
+        with pytest.raises(CryptoError, match=r"1 message cannot be checked.*Give private_keys with the keys they"):
+            await MessageWatcher(by_other).look(client)
+    async with AsyncClient(broker.service_url) as client:
+        found = await found_by(MessageWatcher(by_key), client)
+    # The worker that acknowledges may have other files than the triggerer: that is no acknowledgement by another run.
+    with Client(broker.service_url) as sync_client:
+        with pytest.raises(CryptoError, match=r"The key file .*none/k\.key cannot be read"):
+            acknowledge_found(sync_client, by_none, found, lambda: None)
+        with pytest.raises(CryptoError, match=r"its batch is not decrypted with the private_keys here"):
+            acknowledge_found(sync_client, by_other, found, lambda: None)
+    with Client(broker.service_url) as sync_client:
+        assert acknowledge_found(sync_client, by_key, found, lambda: None) is True
 
 
 def test_acknowledge_found_waits_for_subscription(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from pathlib import Path
@@ -138,6 +139,44 @@ def test_encrypted_message_matches_by_key_only(mode: str, client: Client, topic:
     assert (found["key"], found["encoding"]) == ("b", "base64") and "encrypted, with the key k" in found["error"]
     with pytest.raises(AirflowFailException, match=r"1 message cannot be checked.*private_keys"):
         wait_with(sensor(name, mode, match={"jsonpath": "$.id"}), mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_decrypted_message_matches_by_value(mode: str, client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    keys = CryptoKeyReader(*key_pair(tmp_path))
+    producer = client.create_producer(name, encryption_key="k", crypto_key_reader=keys, batching_enabled=True)
+    for n in range(3):
+        producer.send_async(b'{"id": %d}' % n, None, partition_key="a")
+    producer.flush()
+    private = {"k": str(tmp_path / "k.key")}
+    made = sensor(name, mode, match={"key": "a", "jsonpath": "@.id == 1"}, private_keys=private)
+    found = wait_with(made, mode)
+    assert (found["value"], found["encoding"]) == ('{"id": 1}', "text") and "error" not in found
+    # Nothing that Airflow stores of the trigger has the key itself.
+    stored = json.dumps(MessageTrigger(**made.condition()).serialize()[1])
+    assert private["k"] in stored and "PRIVATE" not in stored
+    with client.subscribe(name, "s", crypto_key_reader=keys) as rest:
+        assert [rest.receive(5000).data() for _ in range(2)] == [b'{"id": 0}', b'{"id": 2}']
+
+
+def test_private_keys_are_rendered(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    keys = CryptoKeyReader(*key_pair(tmp_path))
+    client.create_producer(name, encryption_key="k", crypto_key_reader=keys).send(b"x")
+    made = sensor(name, private_keys={"k": "{{ params.folder }}/k.key"})
+    made.render_template_fields({"params": {"folder": str(tmp_path)}})
+    assert wait_with(made, "poke")["value"] == "x"
+    made = sensor(name, private_keys={"k": "{{ params.folder }}/k.key"})
+    made.private_keys = None
+    with pytest.raises(ValueError, match=r"private_keys was given, .* returned None: leave it out"):
+        made.execute(context_of())
+    secret = (tmp_path / "k.key").read_text()
+    with pytest.raises(ValueError, match="private_keys must be paths of files") as refused:
+        sensor("{{ params.topic }}", private_keys={"k": secret})
+    assert secret not in str(refused.value)
+    with pytest.raises(AirflowFailException, match=r"The key file .*none\.key cannot be read: No such file"):
+        wait_with(sensor(name, private_keys={"k": str(tmp_path / "none.key")}), "poke")
 
 
 def test_large_value_is_left_out(client: Client, topic: NewTopic) -> None:
@@ -356,6 +395,7 @@ def test_match_rendered_to_nothing_takes_no_message(client: Client, topic: NewTo
         ({"subscription_type": "none"}, "subscription_type='none' is not known"),
         ({"initial_position": "middle"}, "initial_position='middle' is not known"),
         ({"decode": "xml"}, "decode='xml' is not known"),
+        ({"private_keys": {"k": ""}}, "private_keys must be a dict of texts"),
         ({"value_limit_bytes": -1}, "value_limit_bytes must be a number of at least 0"),
     ],
 )

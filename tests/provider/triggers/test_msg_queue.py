@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +30,9 @@ from airflow_provider_pulsar.triggers.msg_queue import (
     subscription_name,
 )
 from airflow_provider_pulsar.triggers.shared_stream import PulsarStreamProducer
-from pulsar_native import Client, ConsumerType, InitialPosition
+from pulsar_native import Client, ConsumerType, CryptoKeyReader, InitialPosition
 from support.brokers import Broker, NewTopic
+from support.key_files import key_pair
 from support.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -267,6 +269,25 @@ async def test_trigger_rejected_becomes_dead_letter(client: Client, broker: Brok
         assert consumer.receive(timeout_millis=10_000).data() == b"a"
 
 
+async def test_trigger_decrypts_what_it_is_sent(
+    client: Client, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    options = {"encryption_key": "k", "crypto_key_reader": CryptoKeyReader(*key_pair(tmp_path))}
+    with client.create_producer(name, **options) as producer:
+        for value in (b'{"n": 1}', b'{"n": 2}'):
+            producer.send(value)
+    match = {"jsonpath": "@.n == 2"}
+    made = watching(name, match=match, private_keys={"k": str(tmp_path / "k.key")})
+    assert "PRIVATE" not in json.dumps(made.serialize()) and str(tmp_path) in str(made.shared_stream_key())
+    async with triggerer() as airflow:
+        events, none = airflow.run(made), airflow.run(watching(name, match=match))
+        await until(lambda: events)
+        # The one that does not match is acknowledged; without keys both stay.
+        await until(lambda: sorted(each["msgBacklog"] for each in subscriptions(broker, name).values()) == [0, 2])
+        assert [event["value"] for event in events] == ['{"n": 2}'] and not none
+
+
 # ---- subscriptions ---------------------------------------------------------------------------------------------------
 
 
@@ -313,9 +334,10 @@ def test_subscription_name_is_of_asset_and_arguments() -> None:
             {"topic": "t", "asset": "other"},
             {"topic": "t", "match": {"key": "a"}},
             {"topic": "t", "payload": "ids"},
+            {"topic": "t", "private_keys": {"k": "/keys/k"}},
         )
     ]
-    assert len({name, subscription_name(arguments, "test"), *others}) == 6
+    assert len({name, subscription_name(arguments, "test"), *others}) == 7
     assert subscription_name(watching("t", subscription="mine").serialize()[1], "prod") == "mine"
 
 
@@ -391,6 +413,9 @@ def test_queue_provider_import_is_light(monkeypatch: pytest.MonkeyPatch) -> None
         ({"topic": "t", "payload": "all"}, "payload='all' is not known"),
         ({"topic": "t", "dead_letter_topic": object()}, "dead_letter_topic must be a text"),
         ({"topic": "t", "match_function": "os.system"}, r"'os.system' is not allowed.*\[pulsar\] callback_allowlist"),
+        ({"topic": "t", "private_keys": ["k"]}, "private_keys must be a dict of texts"),
+        ({"topic": "t", "private_keys": {"k": "data:,x"}}, "private_keys must be paths of files"),
+        ({"topic": "t", "private_keys": {"k": "{{ var.value.k }}"}}, "private_keys=.*is a template"),
         ({"topic": "t", "match_function": "eval"}, "must be the dotted path of a function"),
         ({"topic": ["u", "t"], "dead_letter_topic": "public/default/t"}, "is also a topic that is consumed"),
     ],
