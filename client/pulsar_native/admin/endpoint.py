@@ -34,6 +34,7 @@ from pulsar_native.admin.errors import IS_IT_PULSAR, refusal
 from pulsar_native.auth.answers import http_headers_of, on_refused, secrets_of, tls_certificate_of
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
+from pulsar_native.config import ClientConfig
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -48,8 +49,6 @@ from pulsar_native.protocol.service_resolver import HostRotation
 MAX_REDIRECTS = 10
 # Of a server that has not processed the request, and of a proxy that does not know whether its broker has.
 _UNAVAILABLE, _GATEWAY_FAILED = 503, (502, 504)
-# The defaults of a client's service URL.
-_QUARANTINE_SECONDS, _LONGEST_QUARANTINE_SECONDS = 60, 86_400
 
 
 class Endpoint:
@@ -202,8 +201,12 @@ class _Request:
 
 
 def _rotation(urls: tuple[str, ...]) -> HostRotation[str]:
+    # By the defaults of a client's service URL.
     return HostRotation(
-        urls, lambda: 0.0, quarantine_initial=_QUARANTINE_SECONDS, quarantine_maximum=_LONGEST_QUARANTINE_SECONDS
+        urls,
+        lambda: 0.0,
+        quarantine_initial=ClientConfig.service_url_quarantine_init_duration_seconds,
+        quarantine_maximum=ClientConfig.service_url_quarantine_max_duration_seconds,
     )
 
 
