@@ -138,14 +138,13 @@ class LoadColumns:
     metadata: Sequence[str] | None
 
     def __post_init__(self) -> None:
-        from pyspark_pulsar.schema import METADATA_COLUMNS, named_twice
+        from pyspark_pulsar.schema import METADATA_COLUMNS, metadata_among, named_twice
 
         validation.known("metadata", self.metadata or (), METADATA_COLUMNS)
         for argument, names in (("derive", list(self.derive)), ("partition_by", self.partition_by)):
             if double := named_twice(names):
                 validation.refuse(f"{argument} names columns twice, in upper or lower case: {', '.join(double)}")
-        known = {name.lower() for name in METADATA_COLUMNS}
-        if taken := [name for name in self.derive if name.lower() in known]:
+        if taken := metadata_among(self.derive):
             validation.refuse(
                 f"derive must not replace metadata columns ({', '.join(taken)}): they identify the message of a row; "
                 "give the columns other names"

@@ -18,7 +18,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import validation
 from pyspark_pulsar.options import ALL_FIELDS, ReadOptions, parse_time
-from pyspark_pulsar.schema import METADATA_COLUMNS, named_twice
+from pyspark_pulsar.schema import METADATA_COLUMNS, metadata_among, named_twice
 from pyspark_pulsar.tables import IDENTITY, TableOptions
 
 _PARTS = (
@@ -298,8 +298,7 @@ def _derive(top: Mapping[str, Any]) -> dict[str, str]:
         raise InvalidConfiguration("derive has an expression without a name: give the column a name")
     if double := named_twice(list(given)):
         raise InvalidConfiguration(f"derive names columns twice: {', '.join(double)}")
-    known = {name.lower() for name in METADATA_COLUMNS}
-    if taken := [name for name in given if name.lower() in known]:
+    if taken := metadata_among(given):
         raise InvalidConfiguration(
             f"derive must not replace metadata columns ({', '.join(taken)}): they identify the message of a row; give "
             "the columns other names"

@@ -8,7 +8,7 @@ imported in functions, so that this module loads without it. A registered type w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration
@@ -98,6 +98,12 @@ def named_twice(names: Sequence[str]) -> list[str]:
     """Return the names that occur more than once, which Spark compares without regard to case, folded and sorted."""
     folded = [name.lower() for name in names]
     return sorted({name for name in folded if folded.count(name) > 1})
+
+
+def metadata_among(names: Iterable[str]) -> list[str]:
+    """Return the names that are those of metadata columns, without regard to case."""
+    known = {name.lower() for name in METADATA_COLUMNS}
+    return [name for name in names if name.lower() in known]
 
 
 def struct_of(text: str) -> StructType:
