@@ -205,6 +205,7 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
             return
         with staged(f"Waiting for {self.topic}", "arguments"):
             self._given.check(self)
+            # For the text of a time-out, where the connection that names the topic is missing.
             self._watch = self.watcher()
             self._name_topic()
             self._watch = self.watcher()

@@ -143,7 +143,7 @@ KEPT = [name for name in NAMES if name not in OF_LETTERS]
         ("public/default/.*-DLQ", 0, ["a-other-DLQ", "a-s-DLQ", "a-s-DLQ-partition-12"]),
         ("public/default/a.* # all", re.VERBOSE, [name for name in KEPT if name.startswith("a")]),
     ],
-    ids=["all", "anchored", "short", "flags", "alternatives", "groups", "of-letters", "verbose"],
+    ids=["all", "anchored", "short", "flags", "alternatives", "groups", "of-dead-letters", "verbose"],
 )
 def test_pattern_leaves_out_own_dead_letters(pattern: str, flags: int, kept: list[str]) -> None:
     options = DeadLetterOptions("s", "dead", "public/default/again")

@@ -516,7 +516,7 @@ async def test_stream_pattern_leaves_out_its_dead_letters(
     async with opened(broker, None, **options) as made:
         waiting = asyncio.ensure_future(made.values(1))
         await until(lambda: made.log.warnings)
-        # A topic that comes later is found, so that the one of the letters would be.
+        # A topic that comes later is found, so that the dead-letter topic would be, too.
         publish(client, f"{name}-more", [1])
         assert await asyncio.wait_for(waiting, 60) == [1]
         await made.nothing(2)
