@@ -152,6 +152,11 @@ def hours(default_broker: Broker) -> Iterator[Hours]:
         yield Hours(default_broker, client, f"persistent://public/default/hours-{time.time_ns()}")
 
 
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the data source logged, without the client, whose reader may have to connect again."""
+    return [record.getMessage() for record in caplog.records if record.name == "pyspark_pulsar"]
+
+
 @pytest.mark.parametrize(
     ("minutes", "loaded", "unread"),
     [
@@ -173,13 +178,13 @@ def test_subscription_holds_message_out_of_order(
     first = next(number for number, at in enumerate(times) if at // HOUR not in loaded)
     assert hours.held() >= len(times) - first, "all that was not loaded"
     at = datetime.fromtimestamp((START + round(unread * MINUTE)) / 1000, UTC)
-    assert f"it holds messages of {at:%Y-%m-%dT%H:%M:%S}" in caplog.messages[-1]
+    assert f"it holds messages of {at:%Y-%m-%dT%H:%M:%S}" in _warnings(caplog)[-1]
     caplog.clear()
     for hour in range(4):
         if hour not in loaded:
             assert hours.load(hour) == [at for at in times if at // HOUR == hour]
     # What is within the slack before the end, and the last message.
-    assert hours.held() <= 3 and not caplog.messages
+    assert hours.held() <= 3 and not _warnings(caplog)
 
 
 def test_subscription_passes_empty_hour(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +192,7 @@ def test_subscription_passes_empty_hour(hours: Hours, caplog: pytest.LogCaptureF
     hours.publish(times)
     for hour in (0, 2):
         hours.load(hour)
-    assert hours.held() == 1 and not caplog.messages
+    assert hours.held() == 1 and not _warnings(caplog)
 
 
 def test_loaded_hour_before_held_message_is_noted(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
@@ -199,17 +204,17 @@ def test_loaded_hour_before_held_message_is_noted(hours: Hours, caplog: pytest.L
     assert hours.held() == 5 and "it holds messages of 2026-03-01T01:00:01" in caplog.text
     caplog.clear()
     hours.load(1)
-    assert hours.held() == 1 and not caplog.messages
+    assert hours.held() == 1 and not _warnings(caplog)
 
 
 def test_reset_to_the_time_of_the_warning_moves_on(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
     hours.publish([round(minute * MINUTE) for minute in (10, 60.02, 59.98, 90, 110, 130, 170)])
     hours.load(1)
-    (message,) = caplog.messages
+    (message,) = _warnings(caplog)
     assert "reset the subscription to 2026-03-01T01:01:00" in message
     hours.broker.admin(
         "POST", f"{hours.topic.replace('://', '/')}/subscription/load/resetcursor/{START + HOUR + MINUTE}"
     )
     caplog.clear()
     hours.load(2)
-    assert hours.held() == 1 and not caplog.messages
+    assert hours.held() == 1 and not _warnings(caplog)
