@@ -56,6 +56,15 @@ EDITABLE = {
     "spark-jvm": (),
     "spark-official": (),
 }
+# PySpark has its Python sources in archives too, where nothing compiled can be kept: each of the processes that Spark
+# starts would compile them again, for a third of a second. With the variable set, as the tests have it, they import the
+# same sources from the environment. Without it, as users and benchmarks have it, nothing changes.
+COMPILED_PYSPARK = "PULSAR_TEST_COMPILED_PYSPARK"
+_COMPILED_PYSPARK_PTH = (
+    f"import os, sys; {COMPILED_PYSPARK!r} in os.environ and sys.path.__setitem__(slice(None),"
+    " [path for path in sys.path if os.path.basename(path) != 'pyspark.zip'"
+    " and not os.path.basename(path).startswith('py4j-')])\n"
+)
 # Peers of a benchmark, which makes them: no test needs them.
 ONLY_BY_NAME = ("spark-jvm", "spark-official")
 # Our own modules are compiled once as well, whatever this is set to.
@@ -216,7 +225,11 @@ def _fresh(stamp: Path, key: str) -> bool:
 
 def make_tools() -> Path:
     """Make the environment that holds uv and return uv's path."""
-    folder = ENVS / "tools"
+    with alone(ENVS, "tools"):
+        return _make_tools(ENVS / "tools")
+
+
+def _make_tools(folder: Path) -> Path:
     uv = folder / "bin" / "uv"
     stamp, key = folder / ".stamp", _hash("uv", ROOT, sys.version)
     if _fresh(stamp, key) and uv.exists():
@@ -238,7 +251,8 @@ def make_env(name: str) -> None:
     pins = REQUIREMENTS / f"{name}.txt"
     folder, ours = ENVS / name, EDITABLE[name]
     if "client" in ours:
-        _drop_old_speedups()
+        with alone(ENVS, "speedups"):
+            _drop_old_speedups()
     key = _hash("2", ROOT, sys.version, pins, *(_build_settings(ROOT / part) for part in ours))
     stamp = folder / ".stamp"
     if _fresh(stamp, key):
@@ -279,8 +293,12 @@ def make_dev() -> None:
 
 def make_speedups() -> None:
     """Compile the client's optional modules beside their sources; where that fails, say so and leave plain Python."""
-    if _drop_old_speedups():
-        return
+    with alone(ENVS, "speedups"):
+        if not _drop_old_speedups():
+            _build_speedups()
+
+
+def _build_speedups() -> None:
     reason = no_speedups()
     if not reason:
         try:
@@ -336,8 +354,7 @@ def make_broker() -> None:
 
 def make_tables() -> None:
     """Make the Spark environment for table formats, and copy their jars (about 60 MB, once) to .cache/."""
-    need_java()
-    make_env("tables")
+    make_spark("tables")
     _copy_jars(TABLES_POM, tables_folder(), "tables: jars of Delta Lake and Apache Iceberg (60 MB the first time)")
 
 
@@ -404,6 +421,15 @@ def make_spark(name: str = "spark") -> None:
     """Make a Spark environment and see that Java is there."""
     need_java()
     make_env(name)
+    import_compiled_pyspark(python_of(name))
+
+
+def import_compiled_pyspark(python: Path) -> None:
+    """Let an environment's processes import PySpark from its packages, where the variable is set."""
+    (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    target = packages / "compiled_pyspark.pth"
+    if not target.exists() or target.read_text() != _COMPILED_PYSPARK_PTH:
+        target.write_text(_COMPILED_PYSPARK_PTH)
 
 
 def make_browser() -> None:
@@ -481,10 +507,12 @@ TARGETS: dict[str, Callable[[], None]] = {
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if it is missing, so that two set-ups at once do not build it."""
+def alone(folder: Path, name: str = "") -> Iterator[None]:
+    """Hold the lock of a folder, which is made if it is missing, or of a part of it, so that two set-ups at once do not
+    build it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / f".{name}{'-' if name else ''}lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -494,9 +522,12 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def make(*names: str) -> None:
-    """Make the named targets that are not made yet; blocking, safe to call from several processes."""
-    with alone(ENVS):
-        for name in names:
+    """Make the named targets that are not made yet; blocking, safe to call from several processes and threads.
+
+    Others are made meanwhile: a suite does not wait for what only another one needs.
+    """
+    for name in names:
+        with alone(ENVS, name):
             TARGETS[name]()
 
 

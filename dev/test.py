@@ -145,7 +145,7 @@ def run_suite(
 
     Their output is shown while they run, or, with `shown=False`, when they have ended.
     """
-    environments.make(*suite.needs)
+    env = {**env, **_make_environments(suite, env)}
     written = RESULTS / f"{suite.name}.json"
     if more:
         # Part of a suite proves nothing about the whole: the suite's own results stay.
@@ -153,10 +153,6 @@ def run_suite(
     else:
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
-    if suite.spark is not None and "SPARK_SUBMIT_OPTS" not in env:
-        # For the few drivers of "tables", to make an archive would take longer than to do without.
-        options = class_archive.JVM_OPTIONS if suite.spark == "tables" else class_archive.driver_options(suite.spark)
-        env = {**env, "SPARK_SUBMIT_OPTS": options}
     if suite.has_own_brokers:
         env = {**env, "PULSAR_TEST_BROKER_EACH": suite.name}
     say(f"{suite.name}: starts")
@@ -181,6 +177,29 @@ def run_suite(
         count.failed += 1
     say(f"{suite.name}: {count} in {result['seconds']:.0f} s, {cpu_seconds:.1f} s of CPU")
     return count
+
+
+def _make_environments(suite: Suite, env: dict[str, str]) -> dict[str, str]:
+    """Make a suite's environments, and meanwhile what its Spark drivers start with; return the variables of those."""
+    if suite.spark is None:
+        environments.make(*suite.needs)
+        return {}
+    variables = {environments.COMPILED_PYSPARK: "1"}
+    if "SPARK_SUBMIT_OPTS" in env:
+        environments.make(*suite.needs)
+        return variables
+    with ThreadPoolExecutor(1) as pool:
+        options = pool.submit(_driver_options, suite.spark)
+        environments.make(*suite.needs)
+        return {**variables, "SPARK_SUBMIT_OPTS": options.result()}
+
+
+def _driver_options(spark: str) -> str:
+    if spark == "tables":
+        # For the few drivers of "tables", to make an archive would take longer than to do without.
+        return class_archive.JVM_OPTIONS
+    environments.make(spark)
+    return class_archive.driver_options(spark)
 
 
 def _selection(slow: bool, more: Sequence[str]) -> list[str]:

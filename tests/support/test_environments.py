@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
+from ast import literal_eval
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +78,42 @@ def test_run_command_that_stalls_is_tried_again(
 def test_run_command_output_shown_when_it_fails() -> None:
     with pytest.raises(SetupError, match=r"(?s)thing failed: sh -c .*no such thing"):
         environments.run("thing", ["sh", "-c", "echo no such thing; exit 3"])
+
+
+def test_compiled_pyspark_is_imported_in_tests_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark names the archives of its Python sources on PYTHONPATH; those of an application stay there."""
+    packages = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    environments.import_compiled_pyspark(tmp_path / "env" / "bin" / "python")
+    archives = [str(tmp_path / name) for name in ("app.zip", "pyspark.zip", "py4j-0.10.9.9-src.zip", "more.zip")]
+    program = f"import site, sys; site.addsitedir({str(packages)!r}); print(sys.path)"
+
+    def searched(**variables: str) -> list[str]:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(archives), **variables}
+        printed = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True).stdout
+        return [path for path in literal_eval(printed.decode()) if path in archives]
+
+    monkeypatch.delenv(environments.COMPILED_PYSPARK, raising=False)
+    assert searched() == archives
+    assert searched(**{environments.COMPILED_PYSPARK: "1"}) == [archives[0], archives[3]]
+
+
+def test_make_waits_only_for_the_same_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun, goes_on, made = threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        made.append("slow")
+
+    monkeypatch.setattr(environments, "ENVS", tmp_path)
+    monkeypatch.setattr(environments, "TARGETS", {"slow": slow, "quick": lambda: made.append("quick")})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(environments.make, "slow", "quick")
+        assert begun.wait(30)
+        environments.make("quick")
+        second = pool.submit(environments.make, "slow")
+        goes_on.set()
+        first.result(30)
+        second.result(30)
+    assert made == ["quick", "slow", "quick", "slow"] or made == ["quick", "slow", "slow", "quick"]
