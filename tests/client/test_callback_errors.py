@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from pulsar_native._callback_errors import callback_errors, cancels_task, result_of
+from pulsar_native._callback_errors import callback_errors, cancels_task, is_of_signal_handler, result_of
 from pulsar_native.exceptions import CryptoError, Timeout
 from support.other_thread import OWN_ERRORS, in_other_thread
 
@@ -102,3 +106,42 @@ def test_result_of_in_main_thread_error_becomes_failure(error: type[BaseExceptio
     with pytest.raises(CryptoError, match=f"get of the vault failed with {error.__name__}") as caught:
         result_of("get of the vault", CryptoError, fails)
     assert "very-secret" not in str(caught.value)
+
+
+def _raise(_number: int, _frame: Any) -> None:
+    raise ValueError
+
+
+class Handler:
+    def __call__(self, number: int, frame: Any) -> None:
+        self.handle(number, frame)
+
+    def handle(self, number: int, frame: Any) -> None:
+        _raise(number, frame)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        pytest.param(_raise, id="function"),
+        pytest.param(Handler().handle, id="method"),
+        pytest.param(Handler(), id="object"),
+        pytest.param(functools.partial(Handler().handle), id="partial"),
+    ],
+)
+def test_error_of_signal_handler_is_told_apart(handler: Callable[..., None]) -> None:
+    def step(value: str | None) -> bool:
+        try:
+            if value is None:
+                signal.raise_signal(signal.SIGUSR1)
+            int(value or "")
+        except ValueError as error:
+            return is_of_signal_handler(error)
+        raise AssertionError("nothing was raised")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        assert step(None)
+        assert not step("x") and not in_other_thread(step, "x")
+    finally:
+        signal.signal(signal.SIGUSR1, before)

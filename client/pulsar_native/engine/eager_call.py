@@ -42,10 +42,9 @@ class EagerCall(Generic[T]):
         except Exception as error:
             self._error = error
 
-    @property
-    def succeeded(self) -> bool:
-        """True if the coroutine is done and has a result."""
-        return self.is_done and self._error is None
+    def has_raised(self, kind: type[Exception]) -> bool:
+        """Return True if the coroutine is done and has raised such an error, which `result` has not raised yet."""
+        return isinstance(self._error, kind)
 
     def result(self) -> T:
         """Return the result of a coroutine that is done, or raise its error."""

@@ -48,6 +48,13 @@ class State(Enum):
 _ALIVE = (State.CONNECTING, State.READY)
 
 
+def is_unanswered(error: BaseException) -> bool:
+    """Return True if the broker may still do what a request was for: after a time-out, a cancellation, Ctrl-C, or what
+    the handler of another signal raised, of whatever class.
+    """
+    return isinstance(error, Timeout) or not isinstance(error, PulsarException)
+
+
 class Handler(ABC):
     """Base of `PartitionProducer` and `PartitionConsumer`."""
 

@@ -327,7 +327,8 @@ class Lookup:
         if self._engine.on_loop():
             return await self._retry(attempt, topic, deadline, patient)
         begun = EagerCall(attempt())
-        if begun.succeeded:
+        if begun.is_done and not begun.has_raised(PulsarException):
+            # An error of another class is that of a signal's handler: a time limit of the application, perhaps.
             return begun.result()
         try:
             # Its rest on the loop, where it can be timed.

@@ -289,7 +289,8 @@ class Engine:
     ) -> T:
         """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`.
 
-        `discard` is called, on the loop, with a result that the caller does not get because of that.
+        `discard` is called, on the loop, with a result that the caller does not get because of that, or of what the
+        handler of another signal raises.
         """
         self._check_may_block(coroutine)
         # Order of events: what passes the gate is queued before the loop is told to stop, so that its last round starts
@@ -304,11 +305,13 @@ class Engine:
             if not call.wait(timeout):
                 raise TimeoutError
             return call.result()
-        except (KeyboardInterrupt, TimeoutError):
-            self.call(call.cancel)
-            raise
         except asyncio.CancelledError as error:
             raise AlreadyClosed("The client was closed while the call was waiting") from error
+        except BaseException:
+            # After Ctrl-C, the time-out, or what the handler of a signal raised, of whatever class. Without effect on a
+            # call that has ended by itself.
+            self.call(call.cancel)
+            raise
         finally:
             # An error refers to this frame, which would refer to it.
             del call

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native._http import tls_failure
 from pulsar_native.engine.loop import Engine, track_socket
 from pulsar_native.engine.socks5 import Socks5Proxy
@@ -213,7 +214,10 @@ class Transport:
         with self._lock:
             try:
                 return b"" if self.closed else self._sock.recv(count, flags)
-            except OSError:
+            except OSError as error:
+                if is_of_signal_handler(error):
+                    # A TimeoutError, perhaps.
+                    raise
                 return b""
 
     def pause_inline_reads(self) -> None:
@@ -265,6 +269,8 @@ class Transport:
         except (BlockingIOError, InterruptedError):
             return buffers
         except OSError as error:
+            if is_of_signal_handler(error):
+                raise
             reason = error.strerror or str(error)
             # Not immediately: the lock is held here.
             self._engine.call_soon(self._lost, reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 
+from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native._message_fields import text_of
 from pulsar_native._type_names import type_name
 from pulsar_native.exceptions import InvalidMessage
@@ -71,6 +72,8 @@ def process(processor: MessagePayloadProcessor, parsed: ParsedEntry, body: bytes
             raise InvalidMessage(f"a message in chunks cannot become {len(messages)} messages")
         return _batch(parsed, messages)
     except Exception as error:
+        if is_of_signal_handler(error):
+            raise
         raise InvalidMessage(f"message_payload_processor failed: {type_name(error)}: {error}") from error
 
 

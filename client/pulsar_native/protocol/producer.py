@@ -19,6 +19,7 @@ seconds, `wall_ms` is milliseconds since 1970.
 
 from __future__ import annotations
 
+from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native.config import ProducerConfig
@@ -316,6 +317,8 @@ class ProducerCore:
             try:
                 ready += self._add(payload, own, described_by(own), callback, *self._opened)
             except Exception as error:
+                if is_of_signal_handler(error):
+                    raise
                 # The caller has returned already, with the message accepted.
                 number = self._next_sequence_id
                 op = SendOp(number, number, (), [callback], len(payload), self._opened[0])
@@ -523,6 +526,8 @@ class ProducerCore:
             body = self._compressed(metadata, body, count)
             parts = self._frame(metadata, body, sequence_id, highest, count, transaction)
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             op = SendOp(sequence_id, highest, (), batch.callbacks, size, batch.created)
             self.failed.append((op, _failure(error)))
             return []

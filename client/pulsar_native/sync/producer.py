@@ -374,7 +374,7 @@ class Producer(Closeable, Generic[T_contra]):
                 raise attempt.refusal()
             wait = Wait()
             attempt.wait_for_room(wait.wake)
-            while not wait.wait(1.0):
+            while not wait.wait(1.0) and not self._inner.is_closed:
                 check_generation(self._generation)
             attempt = again() if attempt.retry is None else attempt.retry()
 

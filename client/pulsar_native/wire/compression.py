@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 
@@ -65,6 +66,8 @@ def decompress(kind: CompressionType, data: Data, uncompressed_size: int, max_si
     except (InvalidMessage, InvalidConfiguration, MemoryError):
         raise
     except Exception as error:  # each codec has an error class of its own, in a package that may be missing
+        if is_of_signal_handler(error):
+            raise
         raise InvalidMessage(
             f"A message compressed with {CompressionType(kind).name} cannot be decompressed"
         ) from error

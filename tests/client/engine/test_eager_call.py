@@ -162,7 +162,8 @@ async def test_eager_call_done_is_awaitable() -> None:
         return "result"
 
     fine, failed = EagerCall(work(None)), EagerCall(work(ValueError("no")))
-    assert fine.succeeded and failed.is_done and not failed.succeeded
+    assert fine.is_done and not fine.has_raised(Exception)
+    assert failed.is_done and failed.has_raised(ValueError) and not failed.has_raised(TypeError)
     assert await fine == "result"
     with pytest.raises(ValueError, match="no"):
         await failed

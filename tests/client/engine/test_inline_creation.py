@@ -29,6 +29,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.apis import inner
 from support.fake_broker import FakeBroker, Peer, found, frame, not_found, swallow
+from support.signals import TimeLimit
 from support.until import wait_until
 
 Ready = Callable[..., Client]
@@ -256,8 +257,8 @@ def test_creation_lost_connection_is_retried(lost_at: int, ready: Ready, fake: F
 
 
 @pytest.fixture
-def interrupt() -> Iterator[Callable[[], None]]:
-    """Give a function for another thread that raises KeyboardInterrupt in the main thread, once.
+def interrupt(raised: type[BaseException]) -> Iterator[Callable[[], None]]:
+    """Give a function for another thread that raises an exception in the main thread, once.
 
     A signal that comes directly before a system call does not end it: the signal is sent until Python has handled it.
     """
@@ -266,7 +267,7 @@ def interrupt() -> Iterator[Callable[[], None]]:
     def handle(_signal: int, _frame: object) -> None:
         if not handled.is_set():
             handled.set()
-            raise KeyboardInterrupt
+            raise raised
 
     def send() -> None:
         for _ in range(50):
@@ -279,9 +280,10 @@ def interrupt() -> Iterator[Callable[[], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeLimit, TimeoutError])
 @pytest.mark.parametrize("stalled", [*LOOKED_UP, Kind.PRODUCER, Kind.SUBSCRIBE], ids=Kind.Name)
 def test_creation_interrupted_in_thread(
-    stalled: int, ready: Ready, fake: FakeBroker, interrupt: Callable[[], None]
+    stalled: int, ready: Ready, fake: FakeBroker, interrupt: Callable[[], None], raised: type[BaseException]
 ) -> None:
     client = ready(concurrent_lookup_requests=2)
     real = fake.answers.get(stalled)
@@ -294,8 +296,9 @@ def test_creation_interrupted_in_thread(
     fake.answers[stalled] = stall
     make = MAKE["consumer" if stalled == Kind.SUBSCRIBE else "producer"]
     started = time.monotonic()
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted if raised is KeyboardInterrupt else raised) as failed:
         make(client)
+    assert not isinstance(failed.value, PulsarException)
     # Far below the 20 s for which the thread would read.
     assert time.monotonic() - started < 10 and len(fake.seen(stalled)) == count + 1
     if stalled in REQUEST.values():

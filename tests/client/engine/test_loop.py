@@ -135,8 +135,11 @@ def test_engine_run_errors_and_timeouts() -> None:
     engine.call(print, "never")
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, LookupError])
 @pytest.mark.parametrize("result", ["before", "in spite"])
-def test_engine_interrupted_call_discards_its_result(monkeypatch: pytest.MonkeyPatch, result: str) -> None:
+def test_engine_interrupted_call_discards_its_result(
+    monkeypatch: pytest.MonkeyPatch, result: str, raised: type[BaseException]
+) -> None:
     engine = acquire_thread_engine()
     has_begun = threading.Event()
     discarded: list[str] = []
@@ -153,11 +156,11 @@ def test_engine_interrupted_call_discards_its_result(monkeypatch: pytest.MonkeyP
         assert has_begun.wait(10)
         if result == "before":
             wait(call, 10)
-        raise KeyboardInterrupt
+        raise raised
 
     with monkeypatch.context() as patched:
         patched.setattr(Wait, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(raised):
             engine.run(make(), discard=discarded.append)
     wait_until(lambda: discarded == ["made"])
     assert engine.run(make_now(), discard=discarded.append) == "now"

@@ -20,6 +20,7 @@ from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import parse_entry
 from pulsar_native.wire.frames import FrameDecoder
 from support.producer_cores import TOPIC, add, bytes_of, core, read
+from support.signals import TimeLimit, time_limit
 
 # --- against a model --------------------------------------------------------------------------------------------
 
@@ -544,6 +545,21 @@ def test_batch_encoding_error_unforeseen_fails_alone() -> None:
     assert op.count == 1 and isinstance(error, UnknownError) and isinstance(error.__cause__, ZeroDivisionError)
     assert (made.pending_messages, made.pending_bytes, list(made.queue.ops)) == (0, 0, [])
     assert ids(add(made, b"next") + made.close_batch()) == [[1]]
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["batch", "fast-path"])
+def test_batch_ended_by_time_limit_is_kept(fast: bool) -> None:
+    made = core(encryptor=Sealing(), batching_max_messages=3)
+    add(made, b"x")
+    if fast:
+        made.open_fast_path(9, 10_000)
+        made.fast_path.items.extend([b"y", b"z"])
+    with pytest.MonkeyPatch.context() as patch, time_limit() as interrupted:
+        patch.setattr(Sealing, "encrypt", interrupted)
+        with pytest.raises(TimeLimit):
+            made.close_batch()
+    assert made.failed == []
+    assert [op.count for op in made.close_batch()] == [3 if fast else 1]
 
 
 # --- what the entry says ----------------------------------------------------------------------------------------

@@ -219,6 +219,27 @@ def test_send_async_blocks_until_the_queue_has_room(fake: FakeBroker, client: Cl
     producer.flush()
 
 
+def test_send_waiting_for_memory_ends_at_close(fake: FakeBroker) -> None:
+    fake.answers[Kind.SEND] = swallow
+    with (
+        Client(fake.url, memory_limit_bytes=1000, operation_timeout_seconds=2) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other = client.create_producer("other", block_if_queue_full=True, batching_enabled=False)
+        other.send_async(bytes(1000), None)
+        producer = client.create_producer("t", block_if_queue_full=True, batching_enabled=False)
+        sending = pool.submit(producer.send, bytes(1000))
+        # The engine has answered a request since; the thread still waits.
+        client.get_topic_partitions("t")
+        assert not sending.done()
+        producer.close()
+        with pytest.raises(AlreadyClosed):
+            sending.result(10)
+        # Its memory is the other producer's still.
+        assert len(fake.seen(Kind.SEND)) == 1
+        other.close(timeout=0.1)
+
+
 def test_callback_must_not_wait_for_itself(fake: FakeBroker, client: Client) -> None:
     producer = client.create_producer("t", batching_enabled=False)
     raised: list[type[Exception]] = []

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
+from pulsar_native.wire import compression
 from pulsar_native.wire.compression import compress, decompress
+from support.signals import TimeLimit, time_limit
 
 KINDS = list(CompressionType)
 CODECS = [kind for kind in KINDS if kind is not CompressionType.NONE]
@@ -172,3 +174,10 @@ for call in (lambda: compress(CompressionType.{kind}, b"x"), lambda: decompress(
     assert len(lines) == 2
     for line in lines:
         assert line.startswith(InvalidConfiguration.__name__) and install in line and kind in line
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_decompress_ended_by_time_limit_raises_it(kind: CompressionType, monkeypatch: pytest.MonkeyPatch) -> None:
+    with time_limit() as interrupted, pytest.raises(TimeLimit):
+        monkeypatch.setitem(compression._DECOMPRESS, kind, interrupted)
+        decompress(kind, b"x", 1, LIMIT)

@@ -29,14 +29,13 @@ from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLett
 from pulsar_native.engine.consumer.first_subscribe import FirstSubscribe
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
 from pulsar_native.engine.consumer.undecodable import UndecodableEntries
-from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.handler import Handler, State, is_unanswered
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     NotConnected,
     PulsarException,
-    Timeout,
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -260,7 +259,7 @@ class PartitionConsumer(Handler):
                 self.position.pin_latest(await self.ask_last(connection))
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
-            if is_subscribed or isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
+            if is_subscribed or is_unanswered(error):
                 connection.write([commands.close_consumer(self.consumer_id, self.client.next_request_id())])
             raise
         # The broker's next frame may close the consumer again (an unload): read, and dispatched, before this task

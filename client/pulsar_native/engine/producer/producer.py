@@ -11,7 +11,6 @@ ids, timers) were made once for many (`_open_fast_path`), and they are appended 
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.connection import Connection
-from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.handler import Handler, State, is_unanswered
 from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure, CapacityWaiters
@@ -36,7 +35,6 @@ from pulsar_native.exceptions import (
     ProducerBlockedQuotaExceededException,
     ProducerFenced,
     PulsarException,
-    Timeout,
     TopicTerminated,
     from_server_error,
 )
@@ -143,7 +141,7 @@ class PartitionProducer(Handler):
             answer = await self.ask(request_id, frame, connection, pb.CommandProducerSuccess)
         except BaseException as error:
             connection.remove_producer(producer_id)
-            if isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
+            if is_unanswered(error):
                 # The broker may finish the creation later: it must not keep an unused producer. It registers a producer
                 # a while after it has read PRODUCER, and a close that it reads in between has no effect.
                 self._close_unused(connection)
