@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 from pyarrow import parquet
 
 from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition
-from pulsar_native.schema import AvroSchema
+from pulsar_native.schema import AvroSchema, ProtobufSchema
 from support.brokers import Broker, NewTopic
 from support.cli import Outcome, run
 from support.processes import child_process
@@ -261,6 +262,19 @@ def test_tail_decodes_by_the_writer_s_schema(cli: Cli, topic: NewTopic, broker: 
         client.create_producer(name, schema=AvroSchema(None, definition)).send({"a": 5})
     assert values(cli("tail", name)) == [{"a": 5}]
     assert cli("tail", name, "--as", "value").out == b"\n\n"  # The zigzag number of 5 is a line feed.
+
+
+def test_undecodable_schema_leaves_the_payload(cli: Cli, topic: NewTopic, broker: Broker) -> None:
+    name = topic()
+    with Client(broker.service_url) as client:
+        client.create_producer(name, schema=ProtobufSchema(StringValue)).send(StringValue(value="hello"))
+    for command in ("tail", "peek"):
+        (line,) = cli(command, name).lines
+        assert (line["value"], line["encoding"]) == ("CgVoZWxsbw==", "base64")
+        assert "cannot be decoded without their class" in line["error"]
+    for number, output in enumerate((["--as", "value"], ["--format", r"%s\n"])):
+        found = cli("consume", name, "-s", f"s{number}", *output)
+        assert (found.code, found.out) == (0, b"\n\x05hello\n"), found.err
 
 
 def test_tail_leaves_nothing_and_creates_nothing(cli: Cli, topic: NewTopic, broker: Broker) -> None:

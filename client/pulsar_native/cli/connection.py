@@ -149,7 +149,7 @@ def connection_of(options: argparse.Namespace, environment: Mapping[str, str]) -
     try:
         authentication = _authentication(options, environment, conf, (cert, key))
         config = ClientConfig(
-            service_url=given("url") or conf.get("brokerServiceUrl") or DEFAULT_URL,
+            service_url=given("url") or _service_url_of(conf) or DEFAULT_URL,
             authentication=authentication,
             operation_timeout_seconds=options.timeout,
             connection_timeout_ms=max(1, round(min(10.0, options.timeout) * 1000)),
@@ -173,6 +173,11 @@ def connection_of(options: argparse.Namespace, environment: Mapping[str, str]) -
         raise UsageError(str(error)) from error
 
 
+def _service_url_of(conf: Mapping[str, str]) -> str | None:
+    """Return the service URL of a client.conf, in pulsar-client's order; a web service serves for lookups as well."""
+    return conf.get("brokerServiceUrl") or conf.get("webServiceUrl") or conf.get("serviceUrl")
+
+
 def _check_tls(options: argparse.Namespace, made: Connection) -> None:
     """Refuse options for TLS where no URL has it: the connection would be plain text, silently.
 
@@ -187,6 +192,8 @@ def _check_tls(options: argparse.Namespace, made: Connection) -> None:
             f"--tls-{given[0].replace('_', '-')} is for TLS, and the connection to {url} has none: give a URL with "
             "pulsar+ssl:// or https://"
         )
+    if options.tls_insecure and options.tls_trust_certs:
+        raise UsageError("--tls-insecure accepts any certificate: give it or --tls-trust-certs, not both")
 
 
 def _authentication(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.cli import filters, records
 from pulsar_native.cli.errors import ConditionNotMet, UsageError
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch import BatchLimits, CutEntries
 from pulsar_native.jobs.batch_output import IF_EXISTS
 from pulsar_native.jobs.consume_options import INITIAL_POSITIONS, SUBSCRIPTION_TYPES
@@ -55,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-bytes", metavar="N", type=int, help="bytes of payloads")
     add("--max-seconds", metavar="S", type=float)
     add("--wait", action="store_true", help="go on at the end of the topics, until one of the limits")
-    add("--idle-seconds", metavar="S", type=float, default=10, help="how long to wait for messages that are there but "
-        "do not come (default 10)")  # fmt: skip
+    add("--idle-seconds", metavar="S", type=float, help="without --wait: how long to wait for messages that are there "
+        "but do not come (default 10)")  # fmt: skip
     add("--fail-empty", action="store_true", help="exit with 3 if there was no message")
     filters.add_arguments(parser)
     parser.add_argument("--unmatched", choices=("acknowledge", "keep"),
@@ -141,8 +142,9 @@ def _settings(command: Command, match: MessageFilter) -> ConsumeSettings:
         initial_position=options.initial_position,
         limits=BatchLimits.of(options.max_messages, options.max_bytes, options.max_seconds, None),
         until_end=not options.wait,
-        idle_seconds=options.idle_seconds,
-        decode=options.decode,
+        idle_seconds=ConsumeSettings.idle_seconds if options.idle_seconds is None else options.idle_seconds,
+        # A payload that is written as it is needs no schema, and cannot fail to decode.
+        decode=options.decode if records.is_json(options) else "bytes",
         path=options.output,
         format=chosen,
         if_exists=options.if_exists or "fail",
@@ -160,26 +162,35 @@ def _parts(options: argparse.Namespace) -> PartLimits | None:
 
 
 def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> None:
+    for name in ("output", "run", "state"):
+        # A blank one, as of a variable that the shell does not have, would be a new run, or another file.
+        if getattr(options, name) is not None:
+            validation.text(f"--{name}", getattr(options, name))
     if options.wait and options.max_messages is options.max_bytes is options.max_seconds is None:
         raise UsageError("--wait needs --max-messages, --max-bytes or --max-seconds; to follow a topic: tail --follow")
+    if options.wait and options.idle_seconds is not None:
+        raise UsageError("--idle-seconds is for the end of the topics: with --wait give --max-seconds")
     if not match.is_empty and options.unmatched is None:
         raise UsageError("filters leave messages out: say --unmatched acknowledge or --unmatched keep")
     if match.is_empty and options.unmatched is not None:
         raise UsageError("--unmatched needs a filter")
-    if options.output is None:
-        given = [
-            name
-            for name in ("output_format", "run", "if_exists", "json", "max_messages_per_file", "max_bytes_per_file")
-            if getattr(options, name)
-        ]
-        if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} needs --output FILE")
-    elif options.shape != "jsonl" or options.format is not None or options.delimiter is not None:
-        raise UsageError("--as, --format and --delimiter are for standard output: a file has JSON lines or Parquet")
     if options.dead_letter_topic is not None and options.on_error != "dead_letter":
         raise UsageError("--dead-letter-topic needs --on-error dead_letter")
     if chosen == "parquet" and (not match.is_empty or options.decode != "auto" or options.on_error != "fail"):
         raise UsageError("Parquet has all messages as they were published: no filters, --decode or --on-error with it")
+    _check_output(options)
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    if options.output is not None:
+        if not records.is_json(options) or options.delimiter is not None:
+            raise UsageError("--as, --format and --delimiter are for standard output: a file has JSON lines or Parquet")
+        return
+    for name in ("output_format", "run", "if_exists", "json", "max_messages_per_file", "max_bytes_per_file"):
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} needs --output FILE")
+    if options.on_error != "fail" and not records.is_json(options):
+        raise UsageError("--on-error is for JSON lines: --as value and --format write payloads that are not decoded")
 
 
 def _handler(command: Command, match: MessageFilter) -> Any:

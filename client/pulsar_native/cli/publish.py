@@ -117,18 +117,35 @@ def _write_json(command: Command, manifest: dict[str, Any]) -> None:
 def _check(options: argparse.Namespace) -> None:
     if options.messages:
         _check_without_files(options)
-    if (options.identity is None) != (options.state is None):
-        raise UsageError("--identity and --state belong together: the file remembers what was published under the name")
-    if options.identity is None and (options.allow_duplicates or options.on_changed != "fail"):
-        raise UsageError("--allow-duplicates and --on-changed need --identity")
+    _check_identity(options)
+    if options.key_delimiter == "":
+        raise UsageError("--key-delimiter must not be empty")
     if options.key is not None and (options.key_delimiter or options.key_field or options.envelope):
         raise UsageError("give one of --key, --key-delimiter, --key-field and --envelope")
     if options.key_delimiter is not None and (options.key_field or options.envelope):
         raise UsageError("give one of --key-delimiter, --key-field and --envelope")
-    if options.envelope and (options.event_time_field or options.property_fields):
-        raise UsageError("with --envelope event time and properties are in the envelope, not in fields")
+    if options.envelope and _fields(options):
+        raise UsageError("with --envelope key, event time and properties are in the envelope, not in fields")
     if (options.schema in ("json", "avro")) != (options.schema_file is not None):
         raise UsageError("--schema json and --schema avro need --schema-file, and only they")
+
+
+def _check_identity(options: argparse.Namespace) -> None:
+    for name in ("identity", "state"):
+        # A blank one, as of a variable that the shell does not have, would be the same for every publication.
+        if getattr(options, name) is not None:
+            validation.text(f"--{name}", getattr(options, name))
+    if (options.identity is None) != (options.state is None):
+        raise UsageError("--identity and --state belong together: the file remembers what was published under the name")
+    if options.identity is None and (options.allow_duplicates or options.on_changed != "fail"):
+        raise UsageError("--allow-duplicates and --on-changed need --identity")
+
+
+def _fields(options: argparse.Namespace) -> list[str]:
+    """Return the options given that name a field of the value."""
+    names = ("key_field", "event_time_field", "property_field")
+    given = (options.key_field, options.event_time_field, options.property_fields or None)
+    return [f"--{name.replace('_', '-')}" for name, value in zip(names, given, strict=True) if value is not None]
 
 
 def _check_without_files(options: argparse.Namespace) -> None:
@@ -138,6 +155,8 @@ def _check_without_files(options: argparse.Namespace) -> None:
         raise UsageError("--input-format is for files; the messages of --message are texts")
     if options.envelope:
         raise UsageError("--envelope is for files of JSON; the messages of --message are texts")
+    if _fields(options):
+        raise UsageError(f"{_fields(options)[0]} is for files; the messages of --message are texts, without fields")
 
 
 def _job_options(command: Command) -> PublishOptions:
@@ -213,6 +232,10 @@ def _source(options: argparse.Namespace, stdin: BinaryIO) -> Source:
     chosen = _format(options)
     if options.key_delimiter is not None and chosen != "text":
         raise UsageError("--key-delimiter is for lines of text: use --key-field for fields of a value")
+    if _fields(options) and chosen in ("text", "binary"):
+        raise UsageError(
+            f"{_fields(options)[0]} is for JSON, CSV and Parquet: messages of the format {chosen} have no fields"
+        )
     if options.envelope and chosen in ("csv", "text", "binary"):
         raise UsageError(f"--envelope is for JSON: messages of the format {chosen} are no objects")
     parts = [_one(path, options.input_format or chosen, stdin) for path in options.files or ["-"]]

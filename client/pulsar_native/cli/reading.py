@@ -46,7 +46,8 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="start", metavar="WHERE", help="instead of -n: earliest, latest, a time (ISO-8601, UTC without "
         "zone, or ms since 1970), or a message id LEDGER:ENTRY")  # fmt: skip
     add("-f", "--follow", action="store_true", help="go on with new messages until interrupted")
-    add("--max-messages", metavar="N", type=int, help="end after N messages that match")
+    add("--max-messages", metavar="N", type=int, help="end after N messages that match; with -n, of the last "
+        "ones")  # fmt: skip
     add("--max-seconds", metavar="S", type=float, help="with --follow: end after S seconds")
     _add_common(parser)
 
@@ -77,6 +78,8 @@ def tail(command: Command) -> None:
         raise UsageError("--max-seconds needs --follow: without it the end of the topics ends the command")
     if options.lines == 0 and not options.follow:
         raise UsageError("-n 0 needs --follow: there would be nothing to show")
+    if options.fail_empty and options.follow and options.max_seconds is None:
+        raise UsageError("--fail-empty needs --max-seconds with --follow, which ends without a message only then")
     if not options.follow or (options.start is None and options.lines != 0):
         _need_stored(options.topics)
     work = _Reading(command)
@@ -90,6 +93,8 @@ def peek(command: Command) -> None:
     """Write the first messages of topics, or the next ones of a subscription."""
     options = command.options
     _at_least("lines", options.lines, 1)
+    if options.subscription is not None:
+        validation.text("subscription", options.subscription)
     _need_stored(options.topics)
     work = _Reading(command)
     admin = command.connection.needed_admin("--subscription") if options.subscription else None
@@ -131,7 +136,7 @@ def _start(text: str) -> MessageId | int:
     if colon and ledger.isdecimal() and entry.isdecimal():
         return MessageId(-1, int(ledger), int(entry), -1)
     try:
-        return validation.moment("--from", text)
+        return validation.publish_time("--from", text)
     except ValueError as error:
         raise UsageError(f"{error}; or earliest, latest, LEDGER:ENTRY") from error
 
@@ -144,7 +149,7 @@ class _Reading:
         self._options = command.options
         self._match: MessageFilter = filters.match_of(command.options)
         self._render = records.render_of(command.options)
-        self._needs_schema = command.options.format is None and command.options.shape == "jsonl"
+        self._needs_schema = records.is_json(command.options) and command.options.decode == "auto"
         self.count = 0
 
     def end(self) -> None:
@@ -161,7 +166,7 @@ class _Reading:
         from pulsar_native import MessageId
 
         names = self._partitions(client)
-        if start is None and (wanted := 10 if self._options.lines is None else self._options.lines):
+        if start is None and (wanted := self._wanted()):
             # The readers of --follow begin where this ends, so that nothing is missed or shown twice.
             found = [self._last(client, name, wanted) for name in names]
             newest = heapq.merge(*(messages for messages, _ in found), key=_order)
@@ -180,6 +185,12 @@ class _Reading:
             self._write(message)
             if self._is_done():
                 return
+
+    def _wanted(self) -> int:
+        """Return the number of last messages to write."""
+        lines = 10 if self._options.lines is None else int(self._options.lines)
+        most = self._options.max_messages
+        return lines if most is None else min(lines, most)
 
     def _last(self, client: Client, name: str, wanted: int) -> tuple[list[Message], MessageId]:
         """Return the last matching messages of a partition in order, and the id of its last message.
@@ -329,7 +340,7 @@ class _Reading:
         return client.create_reader(
             name,
             start,
-            schema=WriterSchema() if self._needs_schema and self._options.decode == "auto" else None,
+            schema=WriterSchema() if self._needs_schema else None,
             receiver_queue_size=_QUEUE,
             start_message_id_inclusive=inclusive,
         )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pulsar_native.cli.errors import UsageError
+from pulsar_native.exceptions import PulsarException
 from pulsar_native.jobs.batch import record_of
 from pulsar_native.jobs.consume_options import DECODERS
 from pulsar_native.jobs.output import json_line
@@ -40,29 +41,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "message was published with; else text, or base64), json, text, bytes (base64)")  # fmt: skip
 
 
+def is_json(options: argparse.Namespace) -> bool:
+    """Return True if messages become JSON lines, the only output for which values are decoded."""
+    return options.format is None and options.shape == "jsonl"
+
+
 def render_of(options: argparse.Namespace) -> Render:
-    """Return the function from a message to its bytes; raises `UsageError` for a wrong format or delimiter."""
+    """Return the function from a message to its bytes; raises `UsageError` for options that do not go together."""
     if options.delimiter is not None and options.shape != "value":
         raise UsageError("--delimiter needs --as value")
+    if options.format is not None and options.shape != "jsonl":
+        raise UsageError("give --format or --as, not both")
+    if options.decode != "auto" and not is_json(options):
+        raise UsageError("--decode is for JSON lines: --as value and --format write payloads as they are")
     if options.format is not None:
-        if options.shape != "jsonl":
-            raise UsageError("give --format or --as, not both")
         return _formatted(options.format)
     if options.shape == "value":
         delimiter = b"\n" if options.delimiter is None else unescaped("--delimiter", options.delimiter)
         return lambda message: message.data() + delimiter
     decoder: str = options.decode
-    return lambda message: json_line(safe_record(message, decoder))
+    return lambda message: safe_line(message, decoder)
 
 
-def safe_record(message: Message, decoder: str) -> dict[str, Any]:
-    """Return a message as a JSON object; one that cannot be decoded has base64 and the field `error`."""
-    from pulsar_native.schema import InvalidRecord
-
+def safe_line(message: Message, decoder: str) -> bytes:
+    """Return a message as a JSON line; one whose value cannot be decoded has base64 and the field `error`."""
     try:
-        return record_of(message, decoder)
-    except InvalidRecord as error:
-        return {**record_of(message, "bytes"), "error": str(error)}
+        return json_line(record_of(message, decoder))
+    except (PulsarException, ValueError, RecursionError) as error:
+        # Nothing is fetched here: it is the value, or a registered schema that decodes none (PROTOBUF, wrong Avro).
+        reason = "The value is nested too deep" if isinstance(error, RecursionError) else str(error)
+        return json_line({**record_of(message, "bytes"), "error": reason})
 
 
 def unescaped(option: str, text: str) -> bytes:

@@ -63,6 +63,23 @@ def test_client_conf_sets_authentication_and_tls(tmp_path: Path) -> None:
     assert TOKEN not in repr(found)
 
 
+@pytest.mark.parametrize(
+    ("lines", "url"),
+    [
+        (["webServiceUrl=https://web:8443/"], "https://web:8443/"),
+        (["webServiceUrl=http://web:8080", "brokerServiceUrl="], "http://web:8080"),
+        (["serviceUrl=pulsar://old:1"], "pulsar://old:1"),
+        (["serviceUrl=pulsar://old:1", "webServiceUrl=http://web:8080"], "http://web:8080"),
+        (["webServiceUrl=http://web:8080", "brokerServiceUrl=pulsar://broker:1"], "pulsar://broker:1"),
+    ],
+    ids=["web", "broker-empty", "old", "web-before-old", "broker-first"],
+)
+def test_client_conf_service_url_as_pulsar_client(lines: Sequence[str], url: str, tmp_path: Path) -> None:
+    path = conf(tmp_path, *lines)
+    assert made("--client-conf", path).config.service_url == url
+    assert made("--client-conf", path, PULSAR_SERVICE_URL="pulsar://env:1").config.service_url == "pulsar://env:1"
+
+
 def test_client_conf_sets_sni_proxy(tmp_path: Path) -> None:
     path = conf(tmp_path, "brokerServiceUrl=pulsar+ssl://a", "proxyServiceUrl=pulsar+ssl://p:1", "proxyProtocol=SNI")
     assert made("--client-conf", path).config.proxy_service_url == "pulsar+ssl://p:1"
@@ -144,6 +161,10 @@ def test_certificate_alone_authenticates() -> None:
             "--tls-cert is for TLS, .* http://a:1 has none",
         ),
         (["--tls-insecure", "--url", "pulsar://a", "--admin-url", "http://a:1"], "--tls-insecure is for TLS"),
+        (
+            ["--tls-insecure", "--tls-trust-certs", "/ca.pem", "--url", "pulsar+ssl://a:1"],
+            "--tls-insecure accepts any certificate: give it or --tls-trust-certs, not both",
+        ),
     ],
 )
 def test_wrong_option_raises_usage_error(arguments: Sequence[str], words: str) -> None:

@@ -36,6 +36,13 @@ from support.cli import run
         (["-o", "-", "--run", "a"], "--run needs --output FILE"),
         (["--dead-letter-topic", "d"], "--dead-letter-topic needs --on-error dead_letter"),
         (["--dead-letter-topic", "d", "--on-error", "skip"], "--dead-letter-topic needs --on-error dead_letter"),
+        (["--wait", "-n", "1", "--idle-seconds", "1"], "--idle-seconds is for the end .* give --max-seconds"),
+        (["-o", ""], "error: --output must be a text that is not blank"),
+        (["-o", "x", "--run", ""], "error: --run must be a text that is not blank"),
+        (["--state", ""], "error: --state must be a text that is not blank"),
+        (["--as", "value", "--decode", "json"], "--decode is for JSON lines"),
+        (["--as", "value", "--on-error", "skip"], "--on-error is for JSON lines"),
+        (["--format", "%s", "--on-error", "dead_letter"], "--on-error is for JSON lines"),
     ],
 )
 def test_consume_wrong_arguments_exit_with_2(arguments: Sequence[str], words: str) -> None:

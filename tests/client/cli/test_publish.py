@@ -99,6 +99,14 @@ def test_key_delimiter_splits_lines_once() -> None:
         (["--envelope"], "--envelope is for JSON"),
         (["-m", "a", "--property", "x"], "--property needs NAME=VALUE, not 'x'"),
         (["-m", "a", "--schema", "json", "--schema-file", "/none"], "/none cannot be read"),
+        (["-m", "a", "--key-field", "b"], "--key-field is for files; the messages of --message are texts"),
+        (["-m", "a", "--property-field", "b"], "--property-field is for files"),
+        (["--event-time-field", "b"], "--event-time-field is for JSON, CSV and Parquet: .* text have no fields"),
+        (["--key-delimiter", ":", "--property-field", "b"], "--property-field is for JSON, CSV and Parquet"),
+        (["--key-delimiter", ""], "--key-delimiter must not be empty"),
+        (["--identity", "", "--state", "s"], "error: --identity must be a text that is not blank"),
+        (["--identity", "a", "--state", ""], "error: --state must be a text that is not blank"),
+        (["--envelope", "--key-field", "b"], "with --envelope key, event time and properties are in the envelope"),
     ],
 )
 def test_publish_wrong_arguments_exit_with_2(arguments: Sequence[str], words: str) -> None:

@@ -27,10 +27,15 @@ from support.jobs import received
         (["tail", "-f", "--max-seconds", "nan"], "--max-seconds must be at least 0.001, not nan"),
         (["tail", "--from", "\N{SUPERSCRIPT TWO}:1"], "or earliest, latest, LEDGER:ENTRY"),
         (["tail", "--max-seconds", "1"], "--max-seconds needs --follow"),
+        (["tail", "--from", "1767225600"], "--from is 1767225600, .*are these seconds"),
         (["tail", "--from", "noon"], "LEDGER:ENTRY"),
         (["peek", "-n", "0"], "--lines must be at least 1"),
         (["peek", "-s", "s"], "--subscription needs the admin interface"),
         (["peek", "--property", "=1"], "--property needs NAME"),
+        (["peek", "-s", ""], "--subscription must be a text that is not blank"),
+        (["tail", "-f", "--fail-empty"], "--fail-empty needs --max-seconds with --follow"),
+        (["tail", "-f", "--fail-empty", "--max-messages", "1"], "--fail-empty needs --max-seconds with --follow"),
+        (["tail", "--as", "value", "--decode", "json"], "--decode is for JSON lines"),
     ],
 )
 def test_reading_wrong_arguments_exit_with_2(arguments: Sequence[str], words: str) -> None:
@@ -130,6 +135,23 @@ def test_tail_behind_a_rollover_reads_what_it_shows(wanted: int, most: int, monk
     found = tail(topic, monkeypatch, "-n", str(wanted)).out.split()
     assert found == [*values(7, range(3000)), *values(9, range(3))][-wanted:]
     assert topic.reads <= most
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["--max-messages", "3"], 3),
+        (["--max-messages", "3", "--follow"], 3),
+        (["-n", "5", "--max-messages", "3"], 3),
+        (["-n", "2", "--max-messages", "3"], 2),
+    ],
+    ids=["default", "follow", "more-lines", "fewer-lines"],
+)
+def test_tail_max_messages_limits_the_last(
+    arguments: Sequence[str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tail(Topic({7: range(BEGIN, BEGIN + 20)}), monkeypatch, *arguments)
+    assert found.out.split() == values(7, range(20))[-count:]
 
 
 def test_tail_filter_without_a_match_reads_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from pulsar_native.cli.errors import UsageError
-from pulsar_native.cli.records import Render, add_arguments, render_of, safe_record, unescaped
-from pulsar_native.schema import AvroSchema
+from pulsar_native.cli.records import Render, add_arguments, render_of, safe_line, unescaped
+from pulsar_native.jobs.codecs import WriterSchema
+from pulsar_native.schema import AvroSchema, Schema, SchemaInfo, SchemaType
 from support.jobs import PUBLISHED, TOPIC, received
 
 BINARY = b"\xff\x00%\n"
@@ -43,7 +44,46 @@ def test_json_line_undecodable_has_base64_and_error(decode: str) -> None:
 
 def test_json_line_of_broken_record_has_base64() -> None:
     schema = AvroSchema(None, {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]})
-    assert safe_record(received(b"\x09", schema=schema), "auto")["encoding"] == "base64"
+    assert json.loads(safe_line(received(b"\x09", schema=schema), "auto"))["encoding"] == "base64"
+
+
+class FirstVersion(Schema[object]):
+    """The schema of messages that were all written with one definition."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        super().__init__()
+        self._inner = WriterSchema(lambda version: info)
+
+    def decode(self, data: bytes) -> object:
+        return self._inner.decode_versioned(data, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition", "words"),
+    [
+        (SchemaType.PROTOBUF, {}, "cannot be decoded without their class"),
+        (SchemaType.AVRO, {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": None}]},
+         "The schema definition is not Avro: Default value <None>"),
+        (SchemaType.AVRO, "string", "is no JSON object"),
+        (SchemaType.JSON, "string", "is no JSON object"),
+    ],
+    ids=["protobuf", "avro-default", "avro-string", "json-string"],
+)  # fmt: skip
+def test_json_line_schema_unusable_has_error(kind: SchemaType, definition: object, words: str) -> None:
+    schema = FirstVersion(SchemaInfo("t", kind, json.dumps(definition).encode()))
+    found = json.loads(render()(received(b"\x02a", schema=schema)))
+    assert (found["value"], found["encoding"]) == ("AmE=", "base64")
+    assert words in found["error"]
+
+
+def test_json_line_of_any_depth_is_one_line() -> None:
+    to_line = render("--decode", "json")
+    # At some depths the value can be decoded, and its line not be written.
+    for depth in (*range(430, 490), 600, 5000):
+        line = to_line(received(b"[" * depth + b"]" * depth))
+        assert b'"encoding":"json"' in line or b'"error":"The value is nested too deep"' in line
+    found = json.loads(line)
+    assert (found["encoding"], len(found["value"])) == ("base64", 13_336)
 
 
 def test_value_is_the_payload_and_the_delimiter() -> None:
@@ -81,6 +121,8 @@ def test_format_of_binary_key_and_no_key() -> None:
         (["--delimiter", ";"], "--delimiter needs --as value"),
         (["--as", "jsonl", "--delimiter", ""], "--delimiter needs --as value"),
         (["--format", "%s", "--delimiter", ";"], "--delimiter needs --as value"),
+        (["--as", "value", "--decode", "json"], "--decode is for JSON lines"),
+        (["--format", "%s", "--decode", "bytes"], "--decode is for JSON lines"),
     ],
 )
 def test_wrong_format_raises(arguments: Sequence[str], words: str) -> None:
