@@ -1,8 +1,8 @@
 """Public types of end-to-end encryption: key readers, and the encryption context of a message.
 
 Rules: a key reader may block and is called off the event loop; keys are read at each use, so that a replaced file needs
-no restart. No key appears in repr, str or an error. A reader that holds a private key refuses to be pickled; one that
-holds paths pickles them. The cryptography is in `wire.crypto`.
+no restart. No key appears in repr, str or an error, so a key's text is no path. A reader that holds a private key
+refuses to be pickled; one that holds paths pickles them. The cryptography is in `wire.crypto`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import CryptoError, InvalidConfiguration
 
 _MAX_KEY_BYTES = 1024 * 1024
+# Begin of a PEM file's text, and of its base64 form.
+_PEM_MARKS = ("-----BEGIN", "LS0tLS1CRUdJTi")
+
+
+def is_key_text(path: str) -> bool:
+    """Return True if a text is the content of a PEM file, or a `data:` URL: a path is shown in texts, it is not."""
+    return any(mark in path for mark in _PEM_MARKS) or path.lstrip()[:5].lower() == "data:"
 
 
 class NoSuchKey(CryptoError):
@@ -79,7 +86,8 @@ class CryptoKeyReader:
 
     A producer needs the public key only, a consumer the private key only: the other file need not exist.
 
-    :param public_key_path: path of the public key. Raises `InvalidConfiguration` for another type.
+    :param public_key_path: path of the public key. Raises `InvalidConfiguration` for another type, and for the content
+        of a file.
     :param private_key_path: path of the private key.
     """
 
@@ -87,6 +95,10 @@ class CryptoKeyReader:
         for name, path in (("public_key_path", public_key_path), ("private_key_path", private_key_path)):
             if not isinstance(path, str | os.PathLike):
                 raise InvalidConfiguration(f"{name} must be a path, not {type(path).__name__}")
+            if is_key_text(os.fsdecode(path)):
+                raise InvalidConfiguration(
+                    f"{name} must be the path of a PEM file, not its content (DefaultCryptoKeyReader takes bytes)"
+                )
         self._public = os.fspath(public_key_path)
         self._private = os.fspath(private_key_path)
 
@@ -106,7 +118,7 @@ class DefaultCryptoKeyReader:
     """Key reader with keys by name and default keys; Java's class of this name. Thread-safe.
 
     A key is a path, a `file:` or `data:` URL as in Java, or the bytes of a PEM file. Raises `InvalidConfiguration` for
-    another type. Picklable unless it holds a private key itself.
+    another type, and for the content of a PEM file as a str. Picklable unless it holds a private key itself.
 
     :param default_public_key: public key for names that `public_keys` lacks. Default None.
     :param default_private_key: private key for names that `private_keys` lacks. Default None.
@@ -130,6 +142,11 @@ class DefaultCryptoKeyReader:
             if place is not None and not isinstance(place, str | bytes):
                 raise InvalidConfiguration(
                     f"A key is given as a path, a file: or data: URL, or bytes, not as {type(place).__name__}"
+                )
+            if isinstance(place, str) and is_key_text(place) and not _is_literal(place):
+                raise InvalidConfiguration(
+                    "A str is the path of a key's PEM file, not its content: give a path, a file: URL, "
+                    "data:application/x-pem-file;base64,…, or the content as bytes"
                 )
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:

@@ -30,6 +30,7 @@ from pulsar_native import (
     ClientConfig,
 )
 from pulsar_native.auth import SecretReference
+from pulsar_native.crypto import is_key_text
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName, InvalidUrl, PulsarException
 from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
@@ -341,6 +342,14 @@ def _text(name: str, value: Any) -> str | None:
     return value.strip() or None
 
 
+def _path(name: str, value: Any) -> str | None:
+    """Return the path of a file, or a reference to one; its content has a field of its own, which is not shown."""
+    text = _text(name, value)
+    if text is not None and is_key_text(text):
+        raise InvalidConfiguration(f"the field {name!r} must be the path of a file, not its content")
+    return text
+
+
 def _seconds(name: str, value: Any) -> int | None:
     if value is None or value == "":
         return None
@@ -348,7 +357,7 @@ def _seconds(name: str, value: Any) -> int | None:
     is_short = isinstance(value, str) and len(value) < 100
     number = int(value) if is_short and value.strip().isdecimal() else value
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 3600:
-        raise InvalidConfiguration(f"the field {name!r} must be a whole number from 1 to 3600, not {value!r}")
+        raise InvalidConfiguration(f"the field {name!r} must be a whole number from 1 to 3600, not {_kind(value)}")
     return number
 
 
@@ -360,7 +369,12 @@ def _switch(name: str, value: Any) -> bool | None:
         return True
     if word in ("false", "0", "no", "off"):
         return False
-    raise InvalidConfiguration(f"the field {name!r} must be true or false, not {value!r}")
+    raise InvalidConfiguration(f"the field {name!r} must be true or false, not {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    """Return a value's type for an error: the value may be a secret in the wrong field."""
+    return {str: "another text", int: "another number"}.get(type(value), type(value).__name__)
 
 
 def _deployment(name: str, value: Any) -> str | None:
@@ -408,8 +422,10 @@ def _namespace(name: str, value: Any) -> str | None:
         return None
     try:
         return parse_namespace(text)
-    except InvalidTopicName as error:
-        raise InvalidConfiguration(f"the field {name!r} must be tenant/namespace, not {text!r}") from error
+    except InvalidTopicName:
+        pass
+    # Raised here: the parser's error has the text.
+    raise InvalidConfiguration(f"the field {name!r} must be tenant/namespace, such as public/default")
 
 
 def parse_namespace(text: str) -> str:
@@ -509,6 +525,8 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _DEPLOYMENT = re.compile(r"[\w.-]{1,64}")
 _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
+    "jwt_file": _path,
+    "oauth2_credentials_file": _path,
     "operation_timeout_seconds": _seconds,
     "tls_validate_hostname": _switch,
     "tls_allow_insecure_connection": _switch,
@@ -523,6 +541,7 @@ _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "spark_admin_url": _checked_by(AdminClient),
     "spark_credentials_ref": _reference,
     **{name: _pem for name, _, _ in _ALL_PEM},
+    **{path: _path for _, path, _ in _ALL_PEM},
 }
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text) for name in EXTRA_FIELDS}
 

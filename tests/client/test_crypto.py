@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,35 @@ def test_literal_private_keys_do_not_travel() -> None:
         assert "secret" not in str(caught.value)
     paths = DefaultCryptoKeyReader(b"public", private_keys={"a": "/path"})
     assert repr(pickle.loads(pickle.dumps(paths))) == repr(paths)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(SECRET.decode(), id="pem"),
+        pytest.param(f"file:///tmp/{SECRET.decode()}", id="file"),
+        pytest.param(base64.b64encode(SECRET).decode(), id="base64"),
+        pytest.param(" DATA:;base64,very-secret", id="data"),
+    ],
+)
+def test_key_text_as_path_raises_without_it(text: str) -> None:
+    makes: list[Callable[[], object]] = [
+        lambda: CryptoKeyReader(text, ""),
+        lambda: CryptoKeyReader("", text),
+        lambda: DefaultCryptoKeyReader(text),
+        lambda: DefaultCryptoKeyReader(None, text),
+        lambda: DefaultCryptoKeyReader(public_keys={"a": text}),
+        lambda: DefaultCryptoKeyReader(private_keys={"a": "/path", "b": text}),
+    ]
+    for make in makes:
+        with pytest.raises(InvalidConfiguration, match=r"the path of a .*PEM file, not its content.* bytes") as caught:
+            make()
+        assert "very-secret" not in str(caught.value) and text not in str(caught.value)
+
+
+def test_key_reader_data_url_as_path_raises() -> None:
+    with pytest.raises(InvalidConfiguration, match="private_key_path must be the path of a PEM file"):
+        CryptoKeyReader("/path", "data:,very-secret")
 
 
 def test_what_is_no_place_of_a_key() -> None:

@@ -25,6 +25,7 @@ from pulsar_native.auth.parameters import parse_parameters
 from pulsar_native.auth.reference import SecretReference
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.auth.token_cache import FetchedToken, TokenCache
+from pulsar_native.crypto import is_key_text
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -90,6 +91,12 @@ class AuthenticationAthenz(Authentication):
             raise InvalidConfiguration(
                 f"The auth_params_string of AuthenticationAthenz has no {' and no '.join(missing)}"
             )
+        private_key = given.get("privateKey", "")
+        _check_places(private_key, given.get("caCert"))
+        # Also one that a client of the application's own leaves unused: the text is pickled.
+        self._has_literal_key = _is_literal(private_key)
+        if isinstance(zts_client, HttpZtsClient):
+            self._has_literal_key |= _is_literal(zts_client.private_key)
         self._text = auth_params_string
         self._provider_domain = given["providerDomain"]
         self._role_header = given.get("roleHeader") or "Athenz-Role-Auth"
@@ -98,7 +105,7 @@ class AuthenticationAthenz(Authentication):
             zts_url=given["ztsUrl"],
             tenant_domain=given["tenantDomain"],
             tenant_service=given["tenantService"],
-            private_key=given["privateKey"],
+            private_key=private_key,
             key_id=given.get("keyId") or "0",
             principal_header=given.get("principalHeader") or "Athenz-Principal-Auth",
             trust_certs_file_path=given.get("caCert"),
@@ -148,7 +155,7 @@ class AuthenticationAthenz(Authentication):
         return FetchedToken(token, float(ends) - begun_at, _EARLY_SECONDS)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if isinstance(self._zts, HttpZtsClient) and self._zts.holds_a_literal_key():
+        if self._has_literal_key:
             refuse_pickle(self, _ADVICE)
         return (AuthenticationAthenz, (self._text, self._own_client))
 
@@ -170,10 +177,6 @@ class HttpZtsClient:
 
     def __post_init__(self) -> None:
         parse_http_url(self.zts_url, "ztsUrl")
-
-    def holds_a_literal_key(self) -> bool:
-        """True if the key itself is in the parameters."""
-        return self.private_key.startswith("data:")
 
     def role_token(self, provider_domain: str) -> RoleToken:
         """Fetch a role token for a provider's domain."""
@@ -229,7 +232,7 @@ class HttpZtsClient:
         return key.sign(content, padding.PKCS1v15(), hashes.SHA256())
 
     def _key_bytes(self) -> bytes:
-        if self.holds_a_literal_key():
+        if _is_literal(self.private_key):
             kind, comma, data = self.private_key.partition(",")
             try:
                 found = base64.b64decode(unquote_to_bytes(data), validate=True) if kind.endswith(";base64") else b""
@@ -239,8 +242,30 @@ class HttpZtsClient:
                 raise ErrorGettingAuthenticationData("The privateKey of AuthenticationAthenz is not base64 data")
             return found
         path = self.private_key
-        reference = path if path.startswith("file:") else f"file://{os.path.abspath(path)}"
-        return SecretReference.parse(reference).read().encode()
+        if path.startswith("file:"):
+            return SecretReference.parse(path).read().encode()
+        if not os.path.isabs(path) and not os.path.isfile(path):
+            # Not repeated: it may be the key itself.
+            raise ErrorGettingAuthenticationData(
+                "The privateKey of AuthenticationAthenz names no file; give an absolute path to have it named here"
+            )
+        return SecretReference("file", os.path.abspath(path)).read().encode()
+
+
+def _check_places(private_key: str, authority: str | None) -> None:
+    """Raise for the content of a PEM file where its path is expected, without repeating it."""
+    if is_key_text(private_key) and not _is_literal(private_key):
+        raise InvalidConfiguration(
+            "The privateKey of AuthenticationAthenz must be a path, file:///path or "
+            "data:application/x-pem-file;base64,…, not the content of a file"
+        )
+    if is_key_text(authority or ""):
+        raise InvalidConfiguration("The caCert of AuthenticationAthenz must be a path, not the content of a file")
+
+
+def _is_literal(private_key: str) -> bool:
+    """Return True if the key itself is in the parameters."""
+    return private_key.startswith("data:")
 
 
 def _is_time(value: object) -> TypeGuard[int | float]:

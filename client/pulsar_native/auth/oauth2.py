@@ -23,6 +23,7 @@ from pulsar_native.auth.parameters import parse_parameters
 from pulsar_native.auth.reference import SecretReference
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.auth.token_cache import FetchedToken, TokenCache
+from pulsar_native.crypto import is_key_text
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -90,11 +91,13 @@ class _Parameters:
         _check_url(parameters.issuer_url, "issuer_url")
         if bool(parameters.private_key) == bool(parameters.client_id and parameters.client_secret):
             raise InvalidConfiguration(f"The {what} needs either private_key, or client_id and client_secret")
-        if "\0" in parameters.private_key or (
-            "://" in parameters.private_key and not parameters.private_key.startswith(("file:", "data:"))
-        ):
+        if not _is_place_of_key(parameters.private_key):
             raise InvalidConfiguration(
                 f"The private_key in the {what} must be a path, file:///path or data:application/json;base64,…"
+            )
+        if is_key_text(parameters.trust_certs):
+            raise InvalidConfiguration(
+                f"The tls_trust_certs_file_path in the {what} must be a path, not the content of a file"
             )
         return parameters
 
@@ -314,6 +317,13 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _is_place_of_key(private_key: str) -> bool:
+    """Return True for a path, a `file:` and a `data:` URL; False for the content of a PEM file, which is no JSON."""
+    if "\0" in private_key or private_key.startswith("data:"):
+        return "\0" not in private_key
+    return not is_key_text(private_key) and ("://" not in private_key or private_key.startswith("file:"))
 
 
 def _key_text(private_key: str) -> str:

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
+from pulsar_native.crypto import is_key_text
 from pulsar_native.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
 
 _MAX_SECRET_BYTES = 1024 * 1024
@@ -31,7 +32,8 @@ class SecretReference:
         if is_reference(text):
             kind, _, rest = text.partition(":")
             target = rest if kind == "env" else _path_of(text)
-            if target and "\0" not in target and (kind == "env" or target.startswith("/")):
+            is_place = kind == "env" or target.startswith("/")
+            if target and is_place and "\0" not in target and not is_key_text(target):
                 return SecretReference(kind, target)
         # The text is not repeated: users put the secret itself here by mistake.
         raise InvalidConfiguration(f"This is not a reference to a secret; {_FORM}")

@@ -10,6 +10,7 @@ import os
 import ssl
 
 from pulsar_native.auth.base import Authentication
+from pulsar_native.crypto import is_key_text
 from pulsar_native.exceptions import CertificateFileError, InvalidConfiguration
 
 # Of a file that cannot be read, an ssl.SSLError among them, and of a path with a character that no path has.
@@ -29,7 +30,7 @@ class AuthenticationTLS(Authentication):
             if not isinstance(path, str | os.PathLike) or not os.fspath(path):
                 raise InvalidConfiguration(f"{name} of AuthenticationTLS must be the path of a PEM file")
             # A path is shown in texts.
-            if "-----BEGIN" in os.fsdecode(path):
+            if is_key_text(os.fsdecode(path)):
                 raise InvalidConfiguration(
                     f"{name} of AuthenticationTLS must be the path of a PEM file, not its content"
                 )

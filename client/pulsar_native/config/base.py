@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Self
 
 from pulsar_native._type_names import origin, type_name
-from pulsar_native.crypto import KeyReader
+from pulsar_native.crypto import KeyReader, is_key_text
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 
 # Largest values of the C types that the official client has its options in: more is refused there, and by the protocol.
@@ -163,7 +163,7 @@ def check_pem_paths(config: Config, *names: str) -> None:
     """Check the paths of PEM files as `check_paths` does; a path is shown in texts, so that it must not be the file."""
     check_paths(config, *names)
     for name in names:
-        require("-----BEGIN" not in (getattr(config, name) or ""), f"{name} must be a path, not the content of a file")
+        require(not is_key_text(getattr(config, name) or ""), f"{name} must be a path, not the content of a file")
 
 
 def check_texts(config: Config, *names: str) -> None:

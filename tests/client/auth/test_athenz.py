@@ -174,6 +174,38 @@ def test_athenz_pickle_only_references(key_path: Path) -> None:
         pickle.dumps(AuthenticationAthenz(parameters("http://zts:4443", literal)))
 
 
+@pytest.mark.parametrize("has_own_client", [False, True], ids=["built-in", "own"])
+@pytest.mark.parametrize("name", ["privateKey", "caCert"])
+def test_athenz_pem_text_as_path_raises(name: str, has_own_client: bool) -> None:
+    text = parameters("http://zts:4443", "/key.pem", **{name: PEM.decode()})
+    with pytest.raises(InvalidConfiguration, match=f"{name} .* must be a path.*, not the content of a file") as caught:
+        AuthenticationAthenz(text, OwnZts() if has_own_client else None)
+    assert "-----" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["MIIEvQIBADANBgkq", "file:///a/-----BEGIN KEY-----"])
+def test_athenz_key_as_path_is_not_repeated(key: str) -> None:
+    with pytest.raises((ErrorGettingAuthenticationData, InvalidConfiguration), match="privateKey") as caught:
+        AuthenticationAthenz(parameters("http://127.0.0.1:1", key)).auth_data()
+    assert "MII" not in str(caught.value) and "BEGIN" not in str(caught.value)
+
+
+def test_athenz_literal_key_own_client_no_pickle() -> None:
+    literal = parameters("http://zts:4443", "data:;base64," + base64.b64encode(PEM).decode())
+    with pytest.raises(TypeError, match="literal secret"):
+        pickle.dumps(AuthenticationAthenz(literal, OwnZts()))
+    own = athenz.HttpZtsClient("http://zts:4443", "a", "b", json.loads(literal)["privateKey"])
+    with pytest.raises(TypeError, match="literal secret"):
+        pickle.dumps(AuthenticationAthenz('{"providerDomain": "p"}', own))
+
+
+def test_athenz_relative_key_path_is_read(key_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (key_path.parent / "100%41.pem").write_bytes(PEM)
+    monkeypatch.chdir(key_path.parent)
+    with http_peer(lambda asked: token_answer("r", 7200)) as zts:
+        assert AuthenticationAthenz(parameters(zts.url, "100%41.pem")).auth_data() == b"r"
+
+
 class OwnZts:
     """A ZTS client of the application's own."""
 

@@ -379,6 +379,11 @@ def test_oauth2_issuer_with_tls(tmp_path: Path) -> None:
         ('{"issuer_url": "https://i", "private_key": "/k", "audiense": "topsecret"}', "did you mean 'audience'"),
         ('{"issuer_url": "https://i", "private_key": "/k", "type": "password"}', "client_credentials"),
         ('{"issuer_url": "https://i", "private_key": "https://x/topsecret"}', "must be a path, file:///path or data:"),
+        ('{"issuer_url": "https://i", "private_key": "-----BEGIN KEY-----topsecret"}', "must be a path, file:///path"),
+        (
+            '{"issuer_url": "https://i", "private_key": "/k", "trustCertsFilePath": "-----BEGIN KEY-----topsecret"}',
+            "tls_trust_certs_file_path in the .* must be a path, not the content of a file",
+        ),
         ('{"issuer_url": "https://i", "private_key": "/topsecret\\u0000"}', "must be a path, file:///path or data:"),
         ('{"issuer_url": "https://i", "client_id": "me", "client_secret": "topsecret\\ud800"}', "lone surrogate"),
     ],

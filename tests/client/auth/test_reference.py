@@ -28,7 +28,10 @@ def test_parse(text: str, kind: str, target: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "topsecret", "env:", "file:", "file://", "file://host/topsecret", "file:topsecret", "file://[x/topsecret"],
+    [
+        *("", "topsecret", "env:", "file:", "file://", "file://host/topsecret", "file:topsecret"),
+        *("file://[x/topsecret", "file:///-----BEGIN%20KEY-----topsecret", "env:-----BEGIN KEY-----topsecret"),
+    ],
 )
 def test_parse_invalid_raises_without_text(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="env:NAME") as caught:

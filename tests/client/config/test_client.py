@@ -61,6 +61,11 @@ CLIENT_REFUSALS = [
         InvalidConfiguration,
         "tls_private_key_file_path must be a path, not the content of a file",
     ),
+    (
+        {"tls_private_key_file_path": "data:application/x-pem-file;base64,c2VjcmV0"},
+        InvalidConfiguration,
+        "tls_private_key_file_path must be a path, not the content of a file",
+    ),
     ({"tls_private_key_file_path": "k.pem"}, InvalidConfiguration, "belong together"),
     ({"authentication": "token:abc"}, InvalidConfiguration, "not str"),
     ({"meter_provider": "otlp"}, InvalidConfiguration, "meter_provider must be .* not str"),
