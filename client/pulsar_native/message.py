@@ -181,10 +181,13 @@ class KeyedMessage(Message[T_co]):
 
     def value(self) -> T_co:
         """Return the decoded payload, with the decoded key where the schema separates it; null parts are None."""
+        return cast("T_co", self.entry.decode_separated(*self._parts()))
+
+    def _parts(self) -> tuple[bytes | None, bytes | None]:
+        """Return key and payload, None for null parts."""
         fields: Any = self._single()
         key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
-        data = None if fields.null_value else self.data()
-        return cast("T_co", self.entry.decode_separated(key, data))
+        return key, None if fields.null_value else self.data()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -274,3 +274,23 @@ def test_the_client_closes_its_views(api: Api, broker: Broker, topic: NewTopic) 
     view = client.create_table_view(topic())
     client.close()
     assert not view.is_connected() and table(view) == {}
+
+
+def test_a_changed_record_is_the_callers_own(api: Api, client: Any, topic: NewTopic, eventually: Eventually) -> None:
+    name, schema = topic(), JsonSchema(Price)
+    put(client, name, ("tea", Price(name="tea", cents=250)), schema=schema)
+    view = client.create_table_view(name, schema=schema)
+    seen: list[int] = []
+
+    def rob(_key: str, price: Any) -> None:
+        seen.append(price.cents)
+        price.cents = 0
+
+    view.for_each(rob)
+    view.for_each_and_listen(rob)
+    view.listen(rob)
+    view.get("tea").cents = 0
+    assert view.get("tea") == Price(name="tea", cents=250) and seen == [250, 250]
+    put(client, name, ("tea", Price(name="tea", cents=300)), schema=schema)
+    eventually(lambda: seen == [250, 250, 300, 300])
+    assert table(view) == {"tea": Price(name="tea", cents=300)}

@@ -73,6 +73,7 @@ class AvroSchema(Schema[T], Generic[T]):
         self._parsed = self._parse(self._schema)
         self._flat = _flat_fields(self._schema)
         self._ignore_unknown_fields = ignore_unknown_fields
+        self._is_exact = False
         self._find_writer: WriterSchemas | None = None
         self._writers: dict[bytes, tuple[Any, Any]] = {}
         # Version that `decode` reads without being given one, and this schema at the versions of messages.
@@ -138,12 +139,16 @@ class AvroSchema(Schema[T], Generic[T]):
             raise InvalidRecord(f"A message does not fit the Avro schema: {_said(error)}") from error
 
     def _read(self, data: bytes, writer: Any, reader: Any) -> Any:
-        """Return the value of a payload; raises what fastavro raises."""
+        """Return the value of a payload; raises what fastavro raises, and `ValueError` for bytes left over if exact."""
         if self._flat is not None and reader is None:
             values = _impl.read_flat(data, *self._flat)
             if values is not None:
                 return values
-        return self._fastavro.schemaless_reader(io.BytesIO(data), writer, reader)
+        stream = io.BytesIO(data)
+        found = self._fastavro.schemaless_reader(stream, writer, reader)
+        if self._is_exact and (left := len(data) - stream.tell()):
+            raise ValueError(f"bytes after the record: {left}")
+        return found
 
     def _write_flat(self, values: dict[str, Any]) -> bytes | None:
         """Return a record encoded, None for what is left to fastavro."""
@@ -205,6 +210,12 @@ class AvroSchema(Schema[T], Generic[T]):
         bound._writers = {}
         bound._at_versions = {}
         return bound
+
+    def exact(self) -> AvroSchema[T]:
+        """Return this schema, raising `InvalidRecord` also for bytes after the record, which Java's client ignores."""
+        made = self._copied()
+        made._is_exact = True
+        return made
 
     def _writer_of(self, version: bytes) -> tuple[Any, Any]:
         found = self._writers.get(version)

@@ -2,7 +2,8 @@
 
 Rules: compiled once per schema into nested functions, since it runs for every message. Nothing is rounded, truncated or
 dropped silently: unknown names (unless allowed), missing values without default, wrong types and numbers out of range
-raise errors that name the path. A missing nullable value is null.
+raise errors that name the path. A missing nullable value is null. Values of other types that fastavro writes without a
+loss, such as those of NumPy, which is not imported here, are converted; a Decimal becomes the nearest double.
 
 Of a union, a branch that has all fields of a dictionary, nested ones too, goes first. Where unknown names are allowed
 and no branch has all, the record with most of them is taken. Of equals the first is taken, but a map after a fitting
@@ -14,6 +15,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import difflib
+import math
 import numbers
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +42,9 @@ _LOGICAL: dict[str, tuple[type, ...]] = {
     "decimal": (decimal.Decimal,),
     "uuid": (uuid.UUID,),
 }
+_FLOATS = ("float", "double")
+# Converted to bytes; no arrays.
+_BUFFERS = (bytearray, memoryview)
 _NAMED = ("record", "error", "enum", "fixed")
 _UNNAMED = ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
 _NO_DEFAULT: Any = object()
@@ -108,12 +113,14 @@ class _Compiler:
             "map": self._map,
         }
         check = makers[kind](definition, namespace) if kind in makers else self.compile(kind, namespace)
-        return self._with_logical_type(check, definition.get("logicalType"))
+        return self._with_logical_type(check, kind, definition.get("logicalType"))
 
-    def _with_logical_type(self, check: _Check, name: object) -> _Check:
+    def _with_logical_type(self, check: _Check, kind: str, name: object) -> _Check:
         kinds = _LOGICAL.get(name) if self._logical_types and isinstance(name, str) else None
         if kinds is None:
             return check
+        if (kind, name) == ("int", "date"):
+            check = _date_text_check(check)
 
         def check_logical(value: object, strict: bool) -> Any:
             return value if isinstance(value, kinds) else check(value, strict)
@@ -123,14 +130,13 @@ class _Compiler:
     def _primitive(self, name: str) -> _Check | None:
         if name in _RANGES:
             return _integer_check(name, *_RANGES[name])
-        if name in ("float", "double"):
-            return _float_check(name)
-        kinds: dict[str, tuple[type, ...]] = {
-            "null": (type(None),),
-            "boolean": (bool,),
-            "string": (str,),
-            "bytes": self._bytes,
-        }
+        if name in _FLOATS:
+            return _float_check(name, self._logical_types)
+        if name == "boolean":
+            return _check_boolean
+        if name == "bytes":
+            return _bytes_check(self._bytes)
+        kinds: dict[str, type] = {"null": type(None), "string": str}
         return _type_check(name, kinds[name]) if name in kinds else None
 
     def _reference(self, name: str, namespace: str) -> _Check:
@@ -161,7 +167,10 @@ class _Compiler:
 
     def _union(self, branches: Sequence[_Branch]) -> _Check:
         nullable = any(branch.name == "null" for branch in branches)
-        others = [branch for branch in branches if branch.name != "null"]
+        # Numbers with a point last, since they take a Decimal, which another branch may write as it is.
+        others = sorted(
+            (branch for branch in branches if branch.name != "null"), key=lambda branch: branch.name in _FLOATS
+        )
         choose = others[0].check if len(others) == 1 else _union_choice(others)
         if not self._tuple_notation:
             return (lambda value, strict: None if value is None else choose(value, strict)) if nullable else choose
@@ -213,6 +222,8 @@ class _Compiler:
         size, kinds = definition.get("size"), self._bytes
 
         def check_fixed(value: object, strict: bool) -> Any:
+            if isinstance(value, _BUFFERS):
+                value = bytes(value)
             if isinstance(value, kinds) and len(value) == size:  # type: ignore[arg-type]
                 return value
             raise InvalidRecord(f" must be {size} bytes, not {type(value).__name__}")
@@ -224,9 +235,10 @@ class _Compiler:
         check = self.compile(definition.get("items"), namespace)
 
         def check_array(value: object, strict: bool) -> Any:
-            if not isinstance(value, list | tuple):
+            if not isinstance(value, list | tuple) and not _is_array(value):
                 raise InvalidRecord(f" must be a list, not {type(value).__name__}")
-            return [_inside(f"[{index}]", check, item, strict) for index, item in enumerate(value)]
+            items: Sequence[Any] = value  # type: ignore[assignment]
+            return [_inside(f"[{index}]", check, item, strict) for index, item in enumerate(items)]
 
         return check_array
 
@@ -353,21 +365,73 @@ def _integer_check(name: str, low: int, high: int) -> _Check:
     return check_integer
 
 
-def _float_check(name: str) -> _Check:
+def _float_check(name: str, takes_decimals: bool) -> _Check:
     def check_float(value: object, strict: bool) -> Any:
         if not isinstance(value, bool):
             if isinstance(value, float | int):
                 return value
             if isinstance(value, numbers.Real):
                 return float(value)  # NumPy's, as fastavro takes them.
+            if takes_decimals and isinstance(value, decimal.Decimal) and not value.is_snan():
+                return _nearest_double(name, value)
         raise InvalidRecord(f" must be {name}, not {type(value).__name__}")
 
     return check_float
 
 
-def _type_check(name: str, kinds: tuple[type, ...]) -> _Check:
-    def check_type(value: object, strict: bool) -> Any:
+def _nearest_double(name: str, value: decimal.Decimal) -> float:
+    number = float(value)
+    if math.isinf(number) and value.is_finite():
+        raise InvalidRecord(f" is {value}, out of the range of {name}")
+    return number
+
+
+def _date_text_check(check: _Check) -> _Check:
+    """Return the check of a date that takes its text, too."""
+
+    def check_date(value: object, strict: bool) -> Any:
+        if not isinstance(value, str):
+            return check(value, strict)
+        try:
+            return datetime.date.fromisoformat(value)
+        except ValueError:
+            raise InvalidRecord(f" is {value[:40]!r}, which is no date such as '2026-01-31'") from None
+
+    return check_date
+
+
+def _check_boolean(value: object, strict: bool) -> Any:
+    if isinstance(value, bool):
+        return value
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise InvalidRecord(f" must be boolean, not {type(value).__name__}")
+
+
+def _bytes_check(kinds: tuple[type, ...]) -> _Check:
+    def check_bytes(value: object, strict: bool) -> Any:
         if isinstance(value, kinds):
+            return value
+        if isinstance(value, _BUFFERS):
+            return bytes(value)
+        raise InvalidRecord(f" must be bytes, not {type(value).__name__}")
+
+    return check_bytes
+
+
+def _is_array(value: object) -> bool:
+    """Return True for a sequence of values, or an array or column of one dimension, as NumPy and pandas have them.
+
+    Neither for sets, which have no order, nor for views of dictionaries.
+    """
+    if isinstance(value, Sequence):
+        return not isinstance(value, (str, bytes, *_BUFFERS))
+    return hasattr(value, "__array__") and getattr(value, "ndim", None) == 1
+
+
+def _type_check(name: str, kind: type) -> _Check:
+    def check_type(value: object, strict: bool) -> Any:
+        if isinstance(value, kind):
             return value
         raise InvalidRecord(f" must be {name}, not {type(value).__name__}")
 

@@ -23,6 +23,8 @@ _LOCAL_EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _UNITS = {"millis": 1000, "micros": 1}
 _RANGES = {"int": 1 << 31, "long": 1 << 63}
+# The application's context would round to its precision, which is 28 digits if it has not set another.
+_EXACT = decimal.Context(prec=decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 18}
 
 
@@ -166,7 +168,7 @@ def _decimal(definition: Mapping[str, Any]) -> Part:
     scale, check = int(definition.get("scale", 0)), typed("Decimal", decimal.Decimal)
 
     def written(value: Any) -> str:
-        exact = check(value).scaleb(scale)
+        exact = _EXACT.scaleb(check(value), scale)
         if exact != exact.to_integral_value():
             raise InvalidRecord(f" has more than {scale} digits after the point")
         number = int(exact)
@@ -176,7 +178,7 @@ def _decimal(definition: Mapping[str, Any]) -> Part:
         if isinstance(value, str):
             value = value.encode("latin-1")
         if isinstance(value, bytes):
-            return decimal.Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale)
+            return _EXACT.scaleb(decimal.Decimal(int.from_bytes(value, "big", signed=True)), -scale)
         return check(value)
 
     return Part(dict(definition), check, decode, written)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import inspect
 import sys
 import types
 import typing
@@ -127,7 +128,7 @@ class _Compiler:
         own = own if isinstance(own, str) else None
         definition = self._names.define(kind, own, namespace, lambda: self._write(kind, own, own or namespace))
         fields = self._records[kind]
-        validate = kind.model_validate if _is_pydantic(kind) else None  # type: ignore[attr-defined]
+        validate = _validator(kind) if _is_pydantic(kind) else None
 
         def encode(value: Any) -> Any:
             if not isinstance(value, kind):
@@ -281,7 +282,7 @@ def _dataclass_fields(kind: type, hints: Mapping[str, Any]) -> list[_Field]:
 def _pydantic_fields(kind: Any) -> list[_Field]:
     made = []
     undefined = sys.modules["pydantic_core"].PydanticUndefined
-    by_name = bool(kind.model_config.get("populate_by_name") or kind.model_config.get("validate_by_name"))
+    by_name = _takes_names(kind) or _has_alias_choices(kind)
     for name, info in kind.model_fields.items():
         alias = info.validation_alias if isinstance(info.validation_alias, str) else info.alias
         key = alias if isinstance(alias, str) and not by_name else name
@@ -289,6 +290,32 @@ def _pydantic_fields(kind: Any) -> list[_Field]:
         factory = dataclasses.MISSING if info.default_factory is None else info.default_factory
         made.append(_field(name, key, info.annotation, tuple(info.metadata), default, factory))
     return made
+
+
+def _takes_names(kind: Any) -> bool:
+    """Return True if the constructor of a pydantic model takes the names of fields with an alias."""
+    return bool(kind.model_config.get("populate_by_name") or kind.model_config.get("validate_by_name"))
+
+
+def _has_alias_choices(kind: Any) -> bool:
+    """Return True if a field of a pydantic model has AliasChoices or an AliasPath, which are no keys."""
+    return any(not isinstance(info.validation_alias, str | None) for info in kind.model_fields.values())
+
+
+def _validator(kind: Any) -> Any:
+    """Return the function that makes an object of a pydantic model; raises `InvalidConfiguration`."""
+    validate: Any = kind.model_validate
+    if not _takes_names(kind) and not _has_alias_choices(kind):
+        return validate
+    if "by_name" in inspect.signature(validate).parameters:
+        # By names alone: an alias may be the name of another field.
+        return partial(validate, by_alias=False, by_name=True)
+    if not _takes_names(kind):
+        raise InvalidConfiguration(
+            f"{kind.__name__} has fields with AliasChoices or an AliasPath, which need pydantic 2.11 or later, or "
+            "ConfigDict(populate_by_name=True)"
+        )
+    return validate
 
 
 def _field(name: str, key: str, hint: Any, metadata: tuple[object, ...], default: Any, factory: Any) -> _Field:

@@ -1552,7 +1552,8 @@ def read_flat(data, tuple names not None, bytes kinds not None):
                 except UnicodeDecodeError:
                     return None
             at += <Py_ssize_t>number
-    return values
+    # Bytes after the record are not ordinary.
+    return values if at == total else None
 
 
 cdef inline Py_ssize_t _flat_size(object value, uint8_t kind) except -2:

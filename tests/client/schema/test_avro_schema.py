@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pulsar.schema as official
@@ -568,6 +569,33 @@ def test_flat_records_need_no_fastavro_per_value(monkeypatch: pytest.MonkeyPatch
             assert schema.encode(Flight()) == b"\0\0\0\2\0" and schema.decode(b"\0\0\0\2\1").on_time is True
     finally:
         hot.select(os.environ.get(hot.VARIABLE) or None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("int", 5), (["null", "string"], "x"), ({"type": "array", "items": "int"}, [5])],
+    ids=["flat", "nullable", "array"],
+)
+def test_exact_refuses_bytes_after_the_record(kind: Any, value: Any) -> None:
+    fields = [{"name": "a", "type": "int"}, {"name": "b", "type": kind}]
+    both: Any = AvroSchema({"type": "record", "name": "R", "fields": fields})
+    first: Any = AvroSchema({"type": "record", "name": "R", "fields": fields[:1]})
+    data = both.encode({"a": 1, "b": value})
+    # The second reads what the first has written.
+    for schema, read in (
+        (both, {"a": 1, "b": value}),
+        (first.with_writer_schemas(lambda _: both.schema_info()), {"a": 1}),
+    ):
+        exact = schema.exact()
+        for decode in (partial(schema.decode, data + b"\2", V0), partial(exact.decode, data, V0)):
+            assert outcomes(decode) == {repr(read)}
+        assert outcomes(partial(exact.decode_many, [data, None], V0)) == {repr([read, None])}
+        for decode in (partial(exact.decode, data + b"\2", V0), partial(exact.decode_many, [data + b"\2"], V0)):
+            (refused,) = outcomes(decode)
+            assert refused.endswith("does not fit the Avro schema: bytes after the record: 1 (ValueError)")
+    assert outcomes(partial(first.decode, data)) == {"{'a': 1}"}
+    (refused,) = outcomes(partial(first.exact().decode, data))
+    assert refused.startswith("InvalidRecord: ")
 
 
 @pytest.mark.parametrize(

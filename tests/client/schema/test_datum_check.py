@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import datetime
+import subprocess
+import sys
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -39,6 +44,128 @@ def test_numbers_of_numpy_are_taken() -> None:
     for kind, value in (("int", np.int64(1 << 40)), ("int", np.float32(1)), ("int", np.bool_(True)), ("float", "1")):
         with pytest.raises(InvalidRecord):
             compile_check(kind)(value)
+
+
+ARRAY = {"type": "array", "items": "int"}
+
+
+class Column:
+    """Column of a data frame, which is no sequence."""
+
+    ndim = 1
+
+    def __init__(self, *values: object) -> None:
+        self._values = values
+
+    def __array__(self) -> Any:
+        return np.array(self._values)
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+
+@pytest.mark.parametrize(
+    ("definition", "value", "expected"),
+    [
+        pytest.param("boolean", np.bool_(True), True, id="boolean-numpy"),
+        pytest.param("boolean", np.array([False])[0], False, id="boolean-numpy-item"),
+        pytest.param(["null", "boolean"], np.bool_(True), True, id="boolean-nullable"),
+        pytest.param("bytes", bytearray(b"ab"), b"ab", id="bytes-bytearray"),
+        pytest.param("bytes", memoryview(b"abc")[1:], b"bc", id="bytes-memoryview"),
+        pytest.param(["null", "string", "bytes"], bytearray(b"ab"), b"ab", id="bytes-union"),
+        pytest.param([ARRAY, "bytes"], bytearray(b"ab"), b"ab", id="bytes-no-array"),
+        pytest.param({"type": "fixed", "name": "F", "size": 2}, bytearray(b"ab"), b"ab", id="fixed-bytearray"),
+        pytest.param({"type": "fixed", "name": "F", "size": 2}, memoryview(b"ab"), b"ab", id="fixed-memoryview"),
+        pytest.param(ARRAY, np.array([1, 2]), [1, 2], id="array-numpy"),
+        pytest.param(ARRAY, np.array([], dtype=np.int32), [], id="array-numpy-empty"),
+        pytest.param(ARRAY, Column(np.int64(1), 2), [1, 2], id="array-column"),
+        pytest.param(ARRAY, range(3), [0, 1, 2], id="array-range"),
+        pytest.param(ARRAY, collections.deque([1, 2]), [1, 2], id="array-deque"),
+        pytest.param(ARRAY, array.array("i", [1, 2]), [1, 2], id="array-array"),
+        pytest.param(ARRAY, collections.UserList([1]), [1], id="array-userlist"),
+        pytest.param(["null", ARRAY], np.array([1]), [1], id="array-nullable"),
+        pytest.param({"type": "array", "items": "boolean"}, np.array([True]), [True], id="array-of-booleans"),
+        pytest.param({"type": "array", "items": "double"}, np.array([1.5], np.float32), [1.5], id="array-of-doubles"),
+    ],
+)
+def test_check_converts_other_types(definition: Any, value: object, expected: object) -> None:
+    found = compile_check(definition)(value)
+    assert found == expected and type(found) is type(expected)
+    if isinstance(expected, list) and isinstance(found, list):
+        assert [type(each) for each in found] == [type(each) for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        pytest.param("boolean", np.int64(1), id="boolean-integer"),
+        pytest.param("boolean", np.array([True]), id="boolean-array"),
+        pytest.param("bytes", array.array("b", [1]), id="bytes-array"),
+        pytest.param({"type": "fixed", "name": "F", "size": 2}, bytearray(b"abc"), id="fixed-longer"),
+        pytest.param({"type": "fixed", "name": "F", "size": 1}, memoryview(array.array("i", [1])), id="fixed-wider"),
+        pytest.param(ARRAY, {1, 2}, id="array-set"),
+        pytest.param(ARRAY, {1: 2}.values(), id="array-dict-values"),
+        pytest.param(ARRAY, {1: 2}.keys(), id="array-dict-keys"),
+        pytest.param(ARRAY, {1: 2}, id="array-dict"),
+        pytest.param(ARRAY, (each for each in (1, 2)), id="array-generator"),
+        pytest.param(ARRAY, b"ab", id="array-bytes"),
+        pytest.param(ARRAY, bytearray(b"ab"), id="array-bytearray"),
+        pytest.param(ARRAY, memoryview(b"ab"), id="array-memoryview"),
+        pytest.param({"type": "array", "items": "string"}, "ab", id="array-text"),
+        pytest.param(ARRAY, np.array([[1]]), id="array-of-two-dimensions"),
+        pytest.param(ARRAY, np.array(1), id="array-of-no-dimension"),
+        pytest.param(ARRAY, np.array([1.0]), id="array-of-floats"),
+        pytest.param({"type": "array", "items": "long"}, np.array(["2026-01-02"], "datetime64[ns]"), id="array-times"),
+        pytest.param("float", Decimal("1.5"), id="float-decimal"),
+        pytest.param({"type": "int", "logicalType": "date"}, "2026-01-02", id="date-text"),
+    ],
+)
+def test_check_refuses_other_types(definition: Any, value: object) -> None:
+    with pytest.raises(InvalidRecord):
+        compile_check(definition)(value)
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+DATE = {"type": "int", "logicalType": "date"}
+
+
+@pytest.mark.parametrize(
+    ("definition", "value", "expected"),
+    [
+        pytest.param("float", Decimal("1.5"), 1.5, id="float-decimal"),
+        pytest.param(["null", "double"], Decimal("0.1"), 0.1, id="double-decimal"),
+        pytest.param(["null", "double", DECIMAL], Decimal("0.10"), Decimal("0.10"), id="double-beside-decimal"),
+        pytest.param(DATE, "2026-01-02", datetime.date(2026, 1, 2), id="date-text"),
+        pytest.param(["null", DATE], "2026-01-02", datetime.date(2026, 1, 2), id="date-text-nullable"),
+        pytest.param(["string", DATE], "2026-01-02", "2026-01-02", id="date-text-behind-string"),
+        pytest.param({"type": "string", "logicalType": "date"}, "today", "today", id="text-named-date"),
+    ],
+)
+def test_check_converts_for_logical_types(definition: Any, value: object, expected: object) -> None:
+    found = compile_check(definition, logical_types=True)(value)
+    assert found == expected and type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("definition", "value", "message"),
+    [
+        pytest.param("double", Decimal("1e999"), "out of the range of double", id="double-decimal-too-large"),
+        pytest.param("double", Decimal("sNaN"), "must be double, not Decimal", id="double-decimal-signaling"),
+        pytest.param(DATE, "02.01.2026", "is '02.01.2026', which is no date such as", id="date-other-text"),
+        pytest.param({"type": "long", "logicalType": "timestamp-millis"}, "2026-01-02", "must be long", id="moment"),
+    ],
+)
+def test_check_refuses_for_logical_types(definition: Any, value: object, message: str) -> None:
+    with pytest.raises(InvalidRecord, match=message):
+        compile_check(definition, logical_types=True)(value)
+
+
+def test_check_imports_no_numpy() -> None:
+    program = (
+        "import sys; from pulsar_native.schema.datum_check import compile_check;"
+        "compile_check({'type': 'array', 'items': 'boolean'})(range(0)); sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ _VALUES: dict[Any, st.SearchStrategy[Any]] = {
     datetime.datetime: _TIMES.map(lambda moment: moment.replace(tzinfo=UTC)),
     datetime.date: st.dates(),
     datetime.time: st.times(),
-    decimal.Decimal: st.decimals(-(10**15), 10**15, places=6),
+    decimal.Decimal: st.integers(-(10**38) + 1, 10**38 - 1).map(lambda number: decimal.Decimal(f"{number}e-18")),
     uuid.UUID: st.uuids(),
 }
 
@@ -109,6 +109,15 @@ def test_value_out_of_range_raises(part: Part, value: Any, words: str) -> None:
 def test_number_or_text_without_value_raises(hint: Any, value: Any, words: str) -> None:
     with pytest.raises(InvalidRecord, match=words):
         LEAVES[hint](True).decode(value)
+
+
+@pytest.mark.parametrize("precision", [1, 28])
+def test_decimal_default_of_38_digits_is_exact(precision: int) -> None:
+    part, value = LEAVES[decimal.Decimal](False), decimal.Decimal("-12345678901234567890.123456789012345678")
+    with decimal.localcontext(prec=precision):
+        written = part.written(value)
+        assert part.decode(written) == value
+    assert int.from_bytes(written.encode("latin-1"), "big", signed=True) == -12345678901234567890123456789012345678
 
 
 def test_decimal_default_needs_its_scale() -> None:

@@ -210,6 +210,75 @@ def test_pydantic_models(kind: Any) -> None:
         schema.decode(schema.encode(unchecked))
 
 
+class Choices(pydantic.BaseModel):
+    number: int = pydantic.Field(validation_alias=pydantic.AliasChoices("n", "no"))
+    other: str = pydantic.Field("d", alias="number")
+
+
+class Paths(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    first: int = pydantic.Field(validation_alias=pydantic.AliasPath("all", 0))
+    choices: Choices = pydantic.Field(validation_alias=pydantic.AliasChoices(pydantic.AliasPath("all", 1), "c"))
+
+
+class Generated(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
+        alias_generator=pydantic.AliasGenerator(validation_alias=lambda name: pydantic.AliasChoices(name.upper()))
+    )
+    number: int
+
+
+class Swapped(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+    x: int = pydantic.Field(alias="y")
+    y: int = pydantic.Field(alias="x")
+
+
+CHOICES = Choices.model_validate({"n": 1, "number": "o"})
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(CHOICES, id="choices"),
+        pytest.param(Paths.model_validate({"all": [2, CHOICES]}), id="paths"),
+        pytest.param(Generated.model_validate({"NUMBER": 1}), id="generated"),
+        pytest.param(Swapped.model_construct(x=1, y=2), id="swapped"),
+    ],
+)
+def test_pydantic_validation_aliases_decode(kind: Any, value: pydantic.BaseModel) -> None:
+    schema = kind(type(value))
+    assert schema.decode(schema.encode(value)) == value
+    fields: Any = schema.schema_info().definition()["fields"]
+    assert [each["name"] for each in fields] == list(type(value).model_fields)
+
+
+class _Older(pydantic.BaseModel):
+    """Model as of pydantic 2.10, which cannot take names when the class does not."""
+
+    number: int = pydantic.Field(validation_alias=pydantic.AliasChoices("n", "no"))
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Any:  # type: ignore[override]
+        """Return an object."""
+        return super().model_validate(obj)
+
+
+class _OlderByName(_Older):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_pydantic_alias_choices_without_names(kind: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"^_Older has fields with AliasChoices .* need pydantic 2\.11"):
+        kind(_Older)
+    schema = kind(_OlderByName)
+    assert schema.decode(schema.encode(_OlderByName.model_construct(number=1))) == _OlderByName.model_construct(
+        number=1
+    )
+
+
 def test_definitions_in_place_of_a_class() -> None:
     definition = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}
     for kind in (AvroSchema, JsonSchema):

@@ -320,6 +320,40 @@ def table_view_schema(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def table_view_changed_values(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class Order(schema.Record):  # type: ignore[misc, name-defined]
+        status = schema.String()
+        tags = schema.Array(schema.String())
+
+    view, producer, _ = _table(pulsar, env, schema.JsonSchema(Order))
+    producer.send(Order(status="new", tags=["a"]), partition_key="k")
+    order = env.until(lambda: view.get("k"))
+    order.status = "changed"
+    order.tags.append("b")
+    calls = Calls()
+
+    def change(key: str, value: Any) -> None:
+        calls(key, value.status, list(value.tags))
+        value.status = "changed"
+        value.tags.clear()
+
+    view.for_each(change)
+    view.for_each_and_listen(change)
+    view.for_each_and_listen(change)
+    producer.send(Order(status="paid", tags=["c"]), partition_key="k")
+    called = calls.wait(5)
+    left = view.get("k")
+    return {
+        "called": called,
+        "seen": calls.seen,
+        "left": [left.status, list(left.tags)],
+        "same": view.get("k") is left,
+    }
+
+
+@program()
 def table_view_wrong_arguments(pulsar: ModuleType, env: Env) -> Observed:
     view, producer, _ = _table(pulsar, env)
     producer.send(b"1", partition_key="a")

@@ -734,6 +734,46 @@ def avro_numbers_of_data_frames(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def avro_values_of_dictionaries(pulsar: ModuleType, env: Env) -> Observed:
+    import array
+    import collections
+    import datetime
+    import decimal
+
+    import numpy as np
+
+    def encoded(kind: Any, *values: Any) -> Any:
+        made = pulsar.schema.AvroSchema(None, {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+        found = []
+        for value in values:
+            try:
+                found.append(made.encode({"a": value}).hex())
+            except Exception as error:
+                found.append(env.describe(error))
+        return found
+
+    numbers, fixed = {"type": "array", "items": "int"}, {"type": "fixed", "name": "F", "size": 2}
+    rows = [range(2), collections.deque([1, 2]), array.array("i", [1, 2])]
+    return {
+        "booleans": encoded("boolean", True, np.bool_(True), np.bool_(False)),
+        "bytes": encoded("bytes", b"ab", bytearray(b"ab"), memoryview(b"ab")),
+        "nullable bytes": encoded(["null", "bytes"], b"ab", bytearray(b"ab")),
+        "fixed": encoded(fixed, b"ab", bytearray(b"ab"), memoryview(b"ab")),
+        "arrays": encoded(numbers, [1, 2], (1, 2), np.array([1, 2]), *rows),
+        "nullable arrays": encoded(["null", numbers], [1, 2], *rows),
+        "decimals": encoded("float", decimal.Decimal("1.5")) + encoded("double", decimal.Decimal("0.1")),
+        "dates": encoded({"type": "int", "logicalType": "date"}, datetime.date(2026, 1, 2), "2026-01-02"),
+        "nullable NumPy": encoded(["null", numbers], np.array([1, 2])) + encoded(["null", "boolean"], np.bool_(True)),
+        "set": encoded(numbers, {1}),
+        "dictionary's values": encoded(numbers, {1: 1}.values()),
+        "bytes for array": encoded(numbers, b"x", bytearray(b"x")),
+        "numbers for boolean": encoded("boolean", 1, 0.5),
+        "text for boolean": encoded("boolean", "false"),
+        "bool for double": encoded("double", True),
+    }
+
+
+@program()
 def payloads_that_end_early(pulsar: ModuleType, env: Env) -> Observed:
     inner, _ = _classes(pulsar.schema)
     made = pulsar.schema.AvroSchema(inner)

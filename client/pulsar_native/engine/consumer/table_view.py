@@ -3,11 +3,16 @@
 Rules: a message without value removes its key, and so does an empty one, as in the Java client; a message without a key
 is ignored. Changes are applied, and listeners called, one at a time and in the order of each partition; a listener
 registered with `for_each_and_listen` misses no change and receives none twice. Reading is thread-safe and never blocks.
+A value of a type that can be changed is decoded at each access, as by the official client: a caller's changes are in
+its own object only.
 """
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import threading
+import uuid
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar, overload
 
@@ -17,7 +22,7 @@ from pulsar_native._type_vars import T_co
 from pulsar_native.config.base import check_function
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.message import Message
+from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaType
 
@@ -30,6 +35,44 @@ D = TypeVar("D")
 
 _Position = tuple[int, int, int]
 
+# Types of values that all callers share, since nobody can change them.
+_IMMUTABLE = frozenset(
+    {
+        bytes,
+        str,
+        int,
+        float,
+        bool,
+        datetime.date,
+        datetime.datetime,
+        datetime.time,
+        datetime.timedelta,
+        decimal.Decimal,
+        uuid.UUID,
+    }
+)
+
+
+class _Encoded:
+    """Value of a message, to be decoded at each access. Without the entry, which may be a large batch."""
+
+    __slots__ = ("_decoder", "_parts", "_version")
+
+    def __init__(self, message: Message) -> None:
+        self._decoder = message.entry.schema
+        self._version = message.entry.schema_version
+        self._parts = message._parts() if isinstance(message, KeyedMessage) else message.data()
+
+    def decode(self) -> Any:
+        if isinstance(self._parts, tuple):
+            return self._decoder.decode_separated(*self._parts, self._version)
+        return self._decoder.decode(self._parts, self._version)
+
+
+def _decoded(kept: Any) -> Any:
+    """Return the value of what a table has for a key."""
+    return kept.decode() if type(kept) is _Encoded else kept
+
 
 class Table:
     """Keys with their values, and listeners. Thread-safe.
@@ -39,6 +82,7 @@ class Table:
 
     def __init__(self, schema_type: SchemaType) -> None:
         self._removed = b"" if schema_type is SchemaType.BYTES else None
+        # Values of immutable types, and `_Encoded` ones.
         self.values: dict[str, Any] = {}
         self._listeners: list[Action] = []
         # Held while listeners are called, which keeps their calls in order. They may call back from the same thread.
@@ -72,20 +116,22 @@ class Table:
             except callback_errors():
                 _log.exception("The value of key %r cannot be read; the one before stays", key)
                 return
+        kept: Any
         if value is None:
             self.values.pop(key, None)
+            kept = value = self._removed
         else:
-            self.values[key] = value
-        shown = self._removed if value is None else value
+            self.values[key] = kept = value if type(value) in _IMMUTABLE else _Encoded(message)
         # Without those that one of them adds, which may have been called with the change already.
-        for listener in tuple(self._listeners):
-            _call(listener, key, shown)
+        for number, listener in enumerate(tuple(self._listeners)):
+            # The first one is given what was decoded above.
+            _call(listener, key, kept if number else value)
 
     def for_each(self, action: Action) -> None:
         """Call `action` for every key; its exceptions propagate."""
         check_function("callback", action)
-        for key, value in dict(self.values).items():
-            action(key, value)
+        for key, kept in dict(self.values).items():
+            action(key, _decoded(kept))
 
     def listen(self, action: Action) -> None:
         """Call `action` for every change from now on."""
@@ -113,20 +159,23 @@ class Table:
         return reached[:2] < here or (reached[:2] == here and reached[2] < end.batch_index())
 
 
-def _call(listener: Action, key: str, value: Any) -> None:
+def _call(listener: Action, key: str, kept: Any) -> None:
     try:
-        listener(key, value)
+        listener(key, _decoded(kept))
     except callback_errors():
         _log.exception("A listener of the table view failed for key %r", key)
 
 
 class TableMapping(Mapping[str, T_co]):
-    """Read-only mapping over a table; an iteration covers the keys present at its start."""
+    """Read-only mapping over a table; an iteration covers the keys present at its start.
+
+    Values are the caller's own: those of types that can be changed are decoded at each access.
+    """
 
     _table: Table
 
     def __getitem__(self, key: str) -> T_co:
-        found: T_co = self._table.values[key]
+        found: T_co = _decoded(self._table.values[key])
         return found
 
     @overload
@@ -143,7 +192,7 @@ class TableMapping(Mapping[str, T_co]):
             key = key.decode("utf-8", "surrogateescape")
         elif not isinstance(key, str):
             raise InvalidConfiguration(f"The key of a table view must be a str, not {type(key).__name__}")
-        return self._table.values.get(key, default)
+        return _decoded(self._table.values.get(key, default))
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._table.values))
@@ -160,11 +209,11 @@ class TableMapping(Mapping[str, T_co]):
 
     def snapshot(self) -> dict[str, T_co]:
         """Return a copy of all keys and values."""
-        return dict(self._table.values)
+        return {key: _decoded(kept) for key, kept in dict(self._table.values).items()}
 
     def keys(self) -> KeysView[str]:
         """Return a view of the current keys."""
-        return self.snapshot().keys()
+        return dict(self._table.values).keys()
 
     def items(self) -> ItemsView[str, T_co]:
         """Return a view of the current keys and values."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
+import datetime
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import pydantic
 import pytest
 
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
@@ -13,7 +18,27 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery, StartFilter, decode
-from pulsar_native.schema import BytesSchema, SchemaType
+from pulsar_native.schema import (
+    Array,
+    AvroSchema,
+    BooleanSchema,
+    BytesSchema,
+    DoubleSchema,
+    InstantSchema,
+    Int64Schema,
+    JsonSchema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    LocalDateSchema,
+    LocalTimeSchema,
+    ProtobufSchema,
+    Record,
+    Schema,
+    SchemaType,
+    String,
+    StringSchema,
+)
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import single_entry
@@ -31,7 +56,47 @@ class Picky(BytesSchema):
         return data.decode()
 
 
-def message(entry: int, body: bytes, **fields: Any) -> Message:
+class Order(Record):
+    """A record."""
+
+    status = String()
+    tags = Array(String())
+
+
+@dataclasses.dataclass
+class OrderData:
+    """A dataclass."""
+
+    status: str
+    tags: list[str]
+
+
+class OrderModel(pydantic.BaseModel):
+    """A pydantic model."""
+
+    status: str
+    tags: list[str]
+
+
+class Tagged(Schema[Any]):
+    """Schema of the application, with values of a class of its own."""
+
+    def decode(self, data: bytes) -> Any:
+        """Return an object with a list."""
+        return OrderData(data.decode(), [])
+
+
+DEFINITION = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "status", "type": "string"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+
+
+def message(entry: int, body: bytes, schema: Schema[Any] | None = None, **fields: Any) -> Message:
     """Return a message as a consumer gives it out."""
     command = pb.CommandMessage(consumer_id=0, message_id=pb.MessageIdData(ledgerId=1, entryId=entry))
     delivery = Delivery(command, single_entry(body, **fields), 1)
@@ -39,7 +104,7 @@ def message(entry: int, body: bytes, **fields: Any) -> Message:
         delivery,
         topic=TOPIC,
         partition=-1,
-        schema=VersionedDecoder(Picky()),
+        schema=VersionedDecoder(schema or Picky()),
         start=StartFilter(None, False),
         missing=None,
         max_message_size=1 << 20,
@@ -196,3 +261,104 @@ def test_table_mapping() -> None:
     for key in (5, None, ["a"]):
         with pytest.raises(TypeError, match="must be a str"):
             view.get(key)  # type: ignore[call-overload]
+
+
+def _set_status(value: Any) -> None:
+    value.status = "changed"
+
+
+def _set_key(value: Any) -> None:
+    value["status"] = "changed"
+
+
+def _set_ledger(value: Any) -> None:
+    value.ledgerId = 5
+
+
+PAIR = KeyValueSchema(StringSchema(), JsonSchema(Order), KeyValueEncodingType.INLINE)
+
+# Schema, a value, and what changes it.
+CHANGED: dict[str, tuple[Schema[Any], Any, Callable[[Any], None]]] = {
+    "record-json": (JsonSchema(Order), Order(status="new", tags=["a"]), _set_status),
+    "record-avro": (AvroSchema(Order), Order(status="new", tags=["a"]), lambda value: value.tags.append("b")),
+    "dataclass-json": (JsonSchema(OrderData), OrderData("new", ["a"]), _set_status),
+    "dataclass-avro": (AvroSchema(OrderData), OrderData("new", ["a"]), lambda value: value.tags.append("b")),
+    "pydantic-json": (JsonSchema(OrderModel), OrderModel(status="new", tags=["a"]), _set_status),
+    "dict-json": (JsonSchema(None, DEFINITION), {"status": "new", "tags": ["a"]}, _set_key),
+    "dict-avro": (AvroSchema(None, DEFINITION), {"status": "new", "tags": ["a"]}, _set_key),
+    "protobuf": (
+        ProtobufSchema(pb.MessageIdData),
+        pb.MessageIdData(ledgerId=1, entryId=2),
+        lambda value: value.Clear(),
+    ),
+    "key-value": (PAIR, KeyValue("k", Order(status="new", tags=["a"])), lambda pair: _set_status(pair.value)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_table_changed_value_is_callers_own(name: str) -> None:
+    schema, value, change = CHANGED[name]
+    view, heard = View(), list[Any]()
+
+    def hear(_key: str, given: Any) -> None:
+        heard.append(copy.deepcopy(given))
+        change(given)
+
+    view.listen(hear)
+    view.listen(hear)
+    view._table.apply(message(0, schema.encode(value), schema, partition_key="k"))
+    view.for_each(hear)
+    view.for_each_and_listen(hear)
+    for read in (
+        lambda: view["k"],
+        lambda: view.get("k"),
+        lambda: view.snapshot()["k"],
+        lambda: dict(view.items())["k"],
+        lambda: next(iter(view.values())),
+    ):
+        given = read()
+        assert given == value
+        change(given)
+        assert given != value
+    assert heard == [value] * 4 and view == {"k": value} and value in view.values()
+
+
+def test_table_separated_key_value_is_callers_own() -> None:
+    schema = KeyValueSchema(JsonSchema(Order), JsonSchema(Order), KeyValueEncodingType.SEPARATED)
+    value = KeyValue(Order(status="key", tags=[]), Order(status="new", tags=[]))
+    key, data = schema.encode_separated(value)
+    assert key is not None and data is not None
+    view = View()
+    view._table.apply(message(0, data, schema, partition_key=key.decode()))
+    for _ in range(2):
+        (given,) = view.values()
+        assert given == value
+        _set_status(given.key)
+        _set_status(given.value)
+
+
+def test_table_value_without_entry() -> None:
+    view, applied = View(), message(0, b"new", Tagged(), partition_key="k")
+    view._table.apply(applied)
+    # The entry may be a large batch, of which one message is in the table.
+    applied.entry.body = b""
+    assert view["k"] == OrderData("new", []) and view["k"] is not view["k"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        pytest.param(BytesSchema(), b"body" * 100, id="bytes"),
+        pytest.param(StringSchema(), "text" * 100, id="text"),
+        pytest.param(Int64Schema(), 1 << 40, id="int"),
+        pytest.param(DoubleSchema(), 1.5, id="float"),
+        pytest.param(BooleanSchema(), True, id="bool"),
+        pytest.param(InstantSchema(), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), id="datetime"),
+        pytest.param(LocalDateSchema(), datetime.date(2026, 1, 2), id="date"),
+        pytest.param(LocalTimeSchema(), datetime.time(3, 4), id="time"),
+    ],
+)
+def test_table_immutable_value_is_shared(schema: Schema[Any], value: Any) -> None:
+    view = View()
+    view._table.apply(message(0, schema.encode(value), schema, partition_key="k"))
+    assert view["k"] == value and view["k"] is view.get("k") is view.snapshot()["k"]
