@@ -22,7 +22,7 @@ from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import NewMessage, OutgoingMessage
 from pulsar_native.protocol.send_op import Callback
-from pulsar_native.schema import BytesSchema, Schema, StringSchema
+from pulsar_native.schema import AvroSchema, BytesSchema, Schema, StringSchema
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire._impl import encode_single_fields, only_bytes, usual_fields
 
@@ -299,7 +299,16 @@ def table_slices(
     encode: Callable[[Any], bytes] | None = None
     if type(schema) not in (BytesSchema, StringSchema):
         encode = partial(payload_of, schema)
-    rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
+    rows = TableRows(
+        table,
+        value=value,
+        key=key,
+        properties=properties,
+        event_time=event_time,
+        encode=encode,
+        # The other schemas refuse times without a timezone, or need them; fastavro takes them for local ones.
+        naive_is_utc=isinstance(schema, AvroSchema),
+    )
     return (Slice(*part) for part in rows.slices(slice_size(config)))
 
 

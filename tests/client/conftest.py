@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -31,3 +32,13 @@ def fake() -> Iterator[FakeBroker]:
     """Give a broker that says what the test wants."""
     with FakeBroker() as broker:
         yield broker
+
+
+@pytest.fixture
+def west_of_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run a test on a machine whose local time is five hours behind UTC."""
+    monkeypatch.setenv("TZ", "EST5")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_native import _message_builder
+from pulsar_native.config import ProducerConfig
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.schema import KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
+from pulsar_native.schema import (
+    AvroSchema,
+    JsonSchema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    LocalDateTimeSchema,
+    StringSchema,
+)
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single
@@ -180,3 +190,51 @@ def test_a_null_key_stands_in_the_message() -> None:
     assert message.null_partition_key and message.schema_version == b"\1"
     fields = pb.SingleMessageMetadata.FromString(_message_builder.encoded_fields(message) + b"\x18\0")
     assert fields.null_partition_key and not fields.HasField("partition_key")
+
+
+# ---- rows of tables --------------------------------------------------------------------------------------------------
+
+_AT = datetime(2026, 1, 2, 3, 4, 5)
+_TIMES = pa.table(
+    {
+        "at": pa.array([_AT], pa.timestamp("ms")),
+        "ats": pa.array([[_AT]], pa.list_(pa.timestamp("us"))),
+        "in": pa.array([{"at": _AT}], pa.struct({"at": pa.timestamp("ms")})),
+    }
+)
+
+
+def payloads(table: pa.Table, schema: Any, value: Any) -> list[bytes]:
+    """Return the payloads of a table's rows."""
+    options: dict[str, Any] = {"value": value, "key": None, "properties": (), "event_time": None}
+    slices = _message_builder.table_slices(table, schema, ProducerConfig(topic="t"), **options)
+    return [payload for part in slices for payload in part.payloads]
+
+
+@pytest.mark.usefixtures("west_of_utc")
+def test_table_slices_naive_times_of_avro_in_utc() -> None:
+    kind = {"type": "long", "logicalType": "timestamp-millis"}
+    inner = {"type": "record", "name": "S", "fields": [{"name": "at", "type": kind}]}
+    kinds = {"at": kind, "ats": {"type": "array", "items": kind}, "in": inner}
+    fields = [{"name": name, "type": each} for name, each in kinds.items()]
+    schema = AvroSchema(None, {"type": "record", "name": "R", "fields": fields})
+    at = _AT.replace(tzinfo=UTC)
+    (payload,) = payloads(_TIMES, schema, list(kinds))
+    assert schema.decode(payload) == {"at": at, "ats": [at], "in": {"at": at}}
+    single = AvroSchema(None, inner)
+    (payload,) = payloads(_TIMES, single, "in")
+    assert single.decode(payload) == {"at": at}
+
+
+def test_table_slices_local_times_stay_naive() -> None:
+    (payload,) = payloads(_TIMES, LocalDateTimeSchema(), "at")
+    assert LocalDateTimeSchema().decode(payload) == _AT
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_table_slices_maps_are_dicts(kind: Any) -> None:
+    field = {"name": "m", "type": {"type": "map", "values": "string"}}
+    schema = kind(None, {"type": "record", "name": "R", "fields": [field]})
+    table = pa.table({"m": pa.array([[("a", "1"), ("b", "2")]], pa.map_(pa.string(), pa.string()))})
+    (payload,) = payloads(table, schema, ["m"])
+    assert schema.decode(payload) == {"m": {"a": "1", "b": "2"}}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.arrow.package import import_pyarrow
+from pulsar_native.arrow.python_values import to_rows, to_values
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.wire import _impl
@@ -48,6 +49,7 @@ class TableRows:
         properties: str | Sequence[str] | Mapping[str, str],
         event_time: str | None,
         encode: Callable[[Any], bytes] | None,
+        naive_is_utc: bool = False,
     ) -> None:
         pa = import_pyarrow("send_table")
         if not isinstance(table, pa.Table | pa.RecordBatch):
@@ -55,6 +57,7 @@ class TableRows:
         self._arrow = pa
         self._table = table
         self._encode = encode
+        self._naive_is_utc = naive_is_utc
         self._value = [value] if isinstance(value, str) else list(value)
         self._record = not isinstance(value, str)
         self._key = key
@@ -186,9 +189,9 @@ class TableRows:
         if self._encode is not None:
             encode = self._encode
             if self._record:
-                rows = batch.select(self._value).to_pylist()
+                rows = to_rows(self._arrow, batch.select(self._value), naive_is_utc=self._naive_is_utc)
                 return [encode(row) for row in rows], None
-            values = self._column(batch, self._value[0]).to_pylist()
+            values = to_values(self._arrow, self._column(batch, self._value[0]), naive_is_utc=self._naive_is_utc)
             nulls = [item is None for item in values] if None in values else None
             return [b"" if item is None else encode(item) for item in values], nulls
         column = self._column(batch, self._value[0])

@@ -8,15 +8,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from pulsar_native import Message
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.conversions import ColumnConversion, logical_conversion, table_conversions, text_conversions
 from pulsar_native.jobs.json_values import json_safe
 from pulsar_native.jobs.publish_options import checked
+from pulsar_native.jobs.sources import JsonLine
 from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
@@ -58,9 +60,9 @@ class Codec:
         self.to_register: EncodedBytes | None = None
         self.description = json.dumps([schema, definition], sort_keys=True, default=str)
         try:
-            self._from_texts = _conversions(definition) if from_texts and definition else None
-            self._from_table = _table_conversions(definition, schema == "avro") if definition else None
-        except (KeyError, TypeError, AttributeError) as error:
+            self._rows = _row_conversions(definition, schema == "avro", from_texts) if definition else {}
+            logical = logical_conversion(definition, schema == "avro") if definition and schema else None
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             validation.refuse(f"the schema's definition is no Avro record: {type(error).__name__}: {error}")
         self._encode: Callable[[Any], bytes] = _plain
         real: Schema[Any] | None = None
@@ -71,7 +73,8 @@ class Codec:
         elif schema == "avro":
             real = AvroSchema(None, definition, ignore_unknown_fields=False)
         if real is not None:
-            self._encode = real.encode
+            encode = real.encode
+            self._encode = encode if logical is None else lambda value: encode(logical(value))
             self.to_register = EncodedBytes(real.schema_info())
 
     def encode(self, value: Any) -> bytes | None:
@@ -83,18 +86,30 @@ class Codec:
 
         `rows` is the source's. Raises ValueError.
         """
-        convert = {"texts": self._from_texts, "table": self._from_table}.get(rows or "")
-        if convert is None or not isinstance(row, Mapping):
+        convert = self._rows.get(rows)
+        if not convert or not isinstance(row, Mapping):
             return row
         return {name: convert[name](name, each) if name in convert else each for name, each in row.items()}
 
 
+def _row_conversions(
+    definition: Mapping[str, Any], is_avro: bool, from_texts: bool
+) -> dict[str | None, dict[str, ColumnConversion]]:
+    """Return the conversions of columns by a source's `rows`."""
+    found: dict[str | None, dict[str, ColumnConversion]] = {"table": table_conversions(definition)}
+    if from_texts:
+        found["texts"] = text_conversions(definition, is_avro)
+    return found
+
+
 def _plain(value: Any) -> bytes:
-    """Return bytes unchanged, text in UTF-8, and anything else as compact JSON."""
+    """Return bytes unchanged, text in UTF-8, a line of JSON as it is, and anything else as compact JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
         return value.encode()
+    if isinstance(value, JsonLine):
+        return value.text.encode()
     try:
         return json.dumps(
             value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value
@@ -121,6 +136,8 @@ def _json_value(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, timedelta):
         return _duration(value)
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise ValueError(f"{value} has no form in JSON")
     if isinstance(value, Decimal | UUID) or type(value).__module__ == "ipaddress":
         return str(value)
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
@@ -133,97 +150,6 @@ def _duration(value: timedelta) -> str:
     sign, size = ("-", -value) if value < timedelta(0) else ("", value)
     seconds = f"{size.seconds}.{size.microseconds:06d}".rstrip("0").rstrip(".") if size.microseconds else size.seconds
     return f"P{sign}{size.days}DT{sign}{seconds}S"
-
-
-# ---- texts of a CSV file ---------------------------------------------------------------------------------------------
-
-_TRUE, _FALSE = ("true", "t", "yes", "1"), ("false", "f", "no", "0")
-
-
-def _flag(text: str) -> bool:
-    folded = text.strip().lower()
-    if folded not in _TRUE + _FALSE:
-        raise ValueError("not a truth value")
-    return folded in _TRUE
-
-
-_FROM_TEXT: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "boolean": _flag,
-    "string": str,
-    "bytes": str.encode,
-}
-
-
-def _conversions(definition: Mapping[str, Any]) -> dict[str, Callable[[str, Any], Any]]:
-    """Return the conversion of each record field from the text of a CSV column."""
-    found = {}
-    for each in definition.get("fields", ()):
-        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
-        plain = [kind["type"] if isinstance(kind, Mapping) else kind for kind in kinds]
-        found[each["name"]] = _conversion("null" in plain, next((_FROM_TEXT[k] for k in plain if k in _FROM_TEXT), str))
-    return found
-
-
-def _conversion(nullable: bool, convert: Callable[[str], Any]) -> Callable[[str, Any], Any]:
-    def one(name: str, text: Any) -> Any:
-        if not isinstance(text, str) or (nullable and text in ("", "NA", "null")):
-            return text if not isinstance(text, str) else None
-        try:
-            return convert(text)
-        except ValueError:
-            validation.refuse(f"the column {name!r} holds {text[:60]!r}, which is no {convert.__name__.strip('_')}")
-
-    return one
-
-
-# ---- rows of a table -------------------------------------------------------------------------------------------------
-
-_UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _table_conversions(definition: Mapping[str, Any], is_avro: bool) -> dict[str, Callable[[str, Any], Any]]:
-    """Return the conversion of each record field from a table's value."""
-    found = {}
-    for each in definition.get("fields", ()):
-        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
-        kind = next((kind for kind in kinds if kind != "null"), "null")
-        logical = kind.get("logicalType") if isinstance(kind, Mapping) else None
-        plain = kind.get("type") if isinstance(kind, Mapping) else kind
-        found[each["name"]] = _table_conversion(plain, logical, is_avro)
-    return found
-
-
-def _table_conversion(plain: Any, logical: Any, is_avro: bool) -> Callable[[str, Any], Any]:
-    def one(name: str, value: Any) -> Any:
-        if isinstance(value, float) and plain in ("int", "long") and value.is_integer():
-            return int(value)  # pandas stores integers with a missing value as floats.
-        if plain == "string" and not isinstance(value, str) and value is not None:
-            return _json_value(value) if isinstance(value, datetime | date | time | Decimal | UUID) else value
-        if isinstance(value, Decimal) and plain in ("float", "double"):
-            return float(value)
-        if isinstance(value, datetime) and plain == "long":
-            return _moment(value, str(logical or "timestamp-millis"), keep=is_avro and logical is not None)
-        if isinstance(value, date) and plain == "int" and not (is_avro and logical == "date"):
-            return value.toordinal() - _EPOCH.toordinal()
-        return value
-
-    return one
-
-
-def _moment(value: datetime, logical: str, *, keep: bool) -> datetime | int:
-    """Return a time as Avro's logical type needs it: unchanged with `keep`, else its count of units since 1970."""
-    is_local = logical.startswith("local-")
-    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    if keep:
-        return aware.replace(tzinfo=None) if is_local else aware
-    since = aware.replace(tzinfo=UTC) - _EPOCH if is_local else aware - _EPOCH
-    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return micros * _UNITS.get(logical.rpartition("-")[2], 1000) // 1_000_000
 
 
 # ---- after consuming -------------------------------------------------------------------------------------------------

@@ -52,6 +52,14 @@ class MessageParts(NamedTuple):
     deliver_at: int | None
 
 
+class JsonLine(dict[str, Any]):
+    """Object of a line of JSON with the line's own text: floats do not hold every number that is written there."""
+
+    def __init__(self, value: Mapping[str, Any], text: str) -> None:
+        super().__init__(value)
+        self.text = text
+
+
 @dataclass(frozen=True)
 class MessageMapping:
     """Mapping of a message's fields: from fields of its value, or from an envelope; `key` is the same for all."""
@@ -294,12 +302,19 @@ def _lines(path: str, file: io.TextIOBase) -> Iterator[str]:
 
 def _read_jsonl(path: str, open_path: PathFactory, *, arrays: bool) -> Iterator[Any]:
     """Yield the value of each line; without `arrays` a line that is an array raises."""
+    constants: list[str] = []
+
+    def constant(name: str) -> float:
+        constants.append(name)
+        return float(name)
+
+    decoder = json.JSONDecoder(parse_constant=constant)
     with _open(path, open_path) as file:
         for number, line in enumerate(_lines(path, file), 1):
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
+                value = decoder.decode(line)
             except ValueError as error:
                 validation.refuse(f"line {number} of {path} is not JSON: {error}")
             if not arrays and isinstance(value, list):
@@ -307,7 +322,9 @@ def _read_jsonl(path: str, open_path: PathFactory, *, arrays: bool) -> Iterator[
                     f"line {number} of {path} is an array: for its elements as messages give file_format='json', "
                     "for each line's array as one message file_format='jsonl'"
                 )
-            yield value
+            # NaN and infinity are Python's and not JSON: such a line is not sent as it is.
+            yield JsonLine(value, line.strip()) if isinstance(value, dict) and not constants else value
+            constants.clear()
 
 
 def _read_json(path: str, open_path: PathFactory) -> Iterator[Any]:

@@ -93,13 +93,13 @@ def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | 
         given = pa.Table.from_batches([given])
     if isinstance(given, pa.Table):
         _unique(given.column_names)
-        return (lambda: _of_batches(given.to_batches(max_chunksize=_ROWS))), True
+        return (lambda: _of_batches(pa, given.to_batches(max_chunksize=_ROWS))), True
     if isinstance(given, pa.RecordBatchReader):
         _unique(given.schema.names)
-        return (lambda: _of_batches(given)), False
+        return (lambda: _of_batches(pa, given)), False
     if not hasattr(given, "__arrow_c_stream__"):
         given = pa.Table.from_batches([pa.record_batch(given)])
-        return (lambda: _of_batches(given.to_batches(max_chunksize=_ROWS))), True
+        return (lambda: _of_batches(pa, given.to_batches(max_chunksize=_ROWS))), True
     try:
         stream = pa.RecordBatchReader.from_stream(given)
     except pa.ArrowInvalid:
@@ -107,14 +107,16 @@ def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | 
     _unique(stream.schema.names)
     if hasattr(given, "__len__"):
         # A DataFrame, which returns a stream of its rows at each call.
-        return (lambda: _of_batches(pa.RecordBatchReader.from_stream(given))), True
-    return (lambda: _of_batches(stream)), False
+        return (lambda: _of_batches(pa, pa.RecordBatchReader.from_stream(given))), True
+    return (lambda: _of_batches(pa, stream)), False
 
 
-def _of_batches(batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _of_batches(arrow: Any, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    from pulsar_native.arrow.python_values import to_rows
+
     for batch in batches:
         for start in range(0, batch.num_rows, _ROWS):
-            yield from batch.slice(start, _ROWS).to_pylist()
+            yield from to_rows(arrow, batch.slice(start, _ROWS))
 
 
 def read_parquet(path: str, open_path: PathFactory = local_path) -> Iterator[dict[str, Any]]:
@@ -131,7 +133,6 @@ def read_parquet(path: str, open_path: PathFactory = local_path) -> Iterator[dic
         try:
             with parquet.ParquetFile(stream) as file:
                 _unique(file.schema_arrow.names)
-                for batch in file.iter_batches(batch_size=_ROWS):
-                    yield from batch.to_pylist()
+                yield from _of_batches(pa, file.iter_batches(batch_size=_ROWS))
         except pa.ArrowInvalid as error:
             validation.refuse(f"{path} is not a Parquet file that can be read: {error}")

@@ -7,12 +7,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from ipaddress import ip_address, ip_interface, ip_network
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from pulsar_native.jobs.codecs import Codec, EncodedBytes, WriterSchema, decode
+from pulsar_native.jobs.sources import Source
 from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
@@ -67,11 +69,27 @@ def test_codec_without_schema_keeps_bytes_and_text(value: Any, encoded: bytes | 
         (float("nan"), "cannot be written in JSON"),
         ({(1, 2): 3}, "cannot be written in JSON"),
         ({"a": Color.RED}, "Color has no form in JSON"),
+        ({"a": Decimal("NaN")}, r"NaN has no form in JSON \(the field 'a'\)"),
+        ({"a": [Decimal("-Infinity")]}, r"-Infinity has no form in JSON \(the field 'a'\)"),
     ],
 )
 def test_codec_without_schema_refuses_other_values(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Codec(None, None).encode(value)
+
+
+def test_codec_without_schema_keeps_a_line_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = ['{"a": 0.123456789012345678901}', '{"b":100000000.000000001, "é":"\\u00e9"}', '{"c": 1e400}']
+    path.write_text("".join(f" {line}\r\n" for line in lines), encoding="utf-8")
+    rows = list(Source.of_file(str(path), None))
+    assert [Codec(None, None).encode(row) for row in rows] == [line.encode() for line in lines]
+    assert rows[0] == {"a": 0.123456789012345678901}
+    path.write_text('{"a": NaN}\n{"a": 1}\n')
+    wrong, good = Source.of_file(str(path), None)
+    assert Codec(None, None).encode(good) == b'{"a": 1}'
+    with pytest.raises(ValueError, match="cannot be written in JSON"):
+        Codec(None, None).encode(wrong)
 
 
 @pytest.mark.parametrize("schema", ["json", "avro"])
@@ -125,7 +143,11 @@ def texts(kind: Any) -> Codec:
         ("bytes", "ü", "ü".encode()),
         (["null", "int"], "", None),
         (["null", "int"], "NA", None),
-        (["null", "string"], "null", None),
+        (["null", "string"], "", None),
+        (["null", "string"], "NA", "NA"),
+        (["null", "string"], "null", "null"),
+        (["null", {"type": "enum", "name": "E", "symbols": ["NA"]}], "NA", "NA"),
+        (["null", "boolean"], "null", None),
         (["null", {"type": "long", "logicalType": "timestamp-millis"}], "12", 12),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "A", "A"),
         ("int", None, None),
@@ -223,7 +245,8 @@ def test_codec_gives_table_values_the_schema_type(schema: str, kind: Any, value:
 def test_codec_json_times_in_units_of_logical_type(logical: str, expected: int) -> None:
     kind = {"type": "long", "logicalType": logical}
     codec = Codec("json", {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
-    assert codec.typed({"a": _AT}, "table") == {"a": expected}
+    data = codec.encode(codec.typed({"a": _AT}, "table"))
+    assert data is not None and json.loads(data) == {"a": expected}
 
 
 def test_codec_avro_local_time_loses_its_zone() -> None:

@@ -65,7 +65,7 @@ def backlog(admin: AdminClient, topic: str) -> int:
 # ---- rows to messages ------------------------------------------------------------------------------------------------
 
 TYPED = """
-    SELECT 1::bigint AS id, 12345678901234567890.1234::numeric AS amount, 'NaN'::numeric AS none,
+    SELECT 1::bigint AS id, 12345678901234567890.1234::numeric AS amount,
         timestamptz '2026-01-02 03:04:05.678901+02' AS at, timestamp '2026-01-02 03:04:05' AS local,
         date '2026-01-02' AS day, time '03:04:05' AS clock, interval '90 minutes' AS took,
         interval '-2 days -0.25 seconds' AS ago, inet '10.0.0.1' AS host,
@@ -85,7 +85,6 @@ def test_postgres_types_become_json(shop: Shop, topic: NewTopic, broker: Broker)
     assert found == {
         "id": 1,
         "amount": "12345678901234567890.1234",
-        "none": "NaN",
         "local": "2026-01-02T03:04:05",
         "day": "2026-01-02",
         "clock": "03:04:05",
@@ -102,7 +101,10 @@ def test_postgres_types_become_json(shop: Shop, topic: NewTopic, broker: Broker)
     }
 
 
-@pytest.mark.parametrize("cell", ["'\\x00ff'::bytea", "'NaN'::float8", "'infinity'::float4", "ARRAY['a'::bytea]"])
+@pytest.mark.parametrize(
+    "cell",
+    ["'\\x00ff'::bytea", "'NaN'::float8", "'infinity'::float4", "'NaN'::numeric", "ARRAY['a'::bytea]"],
+)
 def test_postgres_cell_without_json_names_its_column(cell: str, shop: Shop, topic: NewTopic, broker: Broker) -> None:
     name = topic()
     with pytest.raises(PublishFailed, match=r"cannot be written in JSON.*the field 'cell'"):

@@ -1,0 +1,88 @@
+"""Rows of Arrow data as Python's values: maps as dicts, and times without a timezone in UTC where that is wanted.
+
+May not do: import pyarrow. Rules: columns without a map or such a time are converted by pyarrow alone. Its `to_pylist`
+returns maps as lists of pairs, and has an option for dicts only in versions newer than the oldest one supported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.schema.errors import InvalidRecord
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_Convert = Callable[[Any], Any]
+
+
+def to_rows(arrow: Any, batch: pyarrow.RecordBatch, *, naive_is_utc: bool = False) -> list[dict[str, Any]]:
+    """Return the rows of a batch.
+
+    :param arrow: the package pyarrow.
+    :param batch: the record batch.
+    :param naive_is_utc: True gives times without a timezone the timezone UTC. Default False.
+
+    Raises `InvalidRecord` for a map with one key twice.
+    """
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    for field in batch.schema:
+        convert = _conversion(arrow, field.type, naive_is_utc)
+        if convert is not None:
+            for row in rows:
+                row[field.name] = convert(row[field.name])
+    return rows
+
+
+def to_values(arrow: Any, column: pyarrow.Array, *, naive_is_utc: bool = False) -> list[Any]:
+    """Return the values of a column, as `to_rows` does."""
+    values: list[Any] = column.to_pylist()
+    convert = _conversion(arrow, column.type, naive_is_utc)
+    return values if convert is None else list(map(convert, values))
+
+
+def _conversion(arrow: Any, kind: Any, naive_is_utc: bool) -> _Convert | None:
+    """Return the conversion of a type's values, None if they stay."""
+    types, of = arrow.types, partial(_conversion, arrow, naive_is_utc=naive_is_utc)
+    if types.is_timestamp(kind):
+        return _in_utc if naive_is_utc and kind.tz is None else None
+    if types.is_map(kind):
+        return partial(_dict_of, of(kind.key_type), of(kind.item_type))
+    if types.is_struct(kind):
+        fields = {field.name: found for field in kind if (found := of(field.type)) is not None}
+        return partial(_fields, fields) if fields else None
+    # Of dictionaries (a type of columns), and of each kind of list.
+    inner = getattr(kind, "value_type", None)
+    convert = None if inner is None else of(inner)
+    if convert is None or types.is_dictionary(kind):
+        return convert
+    return partial(_each, convert)
+
+
+def _in_utc(value: Any) -> Any:
+    return None if value is None else value.replace(tzinfo=UTC)
+
+
+def _dict_of(key: _Convert | None, item: _Convert | None, pairs: Any) -> Any:
+    if pairs is None:
+        return None
+    found = {}
+    for name, value in pairs:
+        name = name if key is None else key(name)
+        if name in found:
+            raise InvalidRecord(f"A map has the key {name!r} twice")
+        found[name] = value if item is None else item(value)
+    return found
+
+
+def _fields(fields: dict[str, _Convert], value: Any) -> Any:
+    if value is None:
+        return None
+    return {**value, **{name: convert(value[name]) for name, convert in fields.items()}}
+
+
+def _each(convert: _Convert, values: Any) -> Any:
+    return None if values is None else list(map(convert, values))
