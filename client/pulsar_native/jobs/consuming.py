@@ -659,6 +659,7 @@ class ConsumeJob:
         """Fill the batch up to a limit or the end; `check` may end it."""
         settings, batch = self._settings, self._batch
         flow = BatchReceiver(
+            self._client,
             self._consumers,
             until_end=settings.until_end,
             idle_seconds=settings.idle_seconds,
@@ -679,6 +680,7 @@ class ConsumeJob:
                 self._say("consuming")
             millis = _SLICE_MS if limit is None else min(_SLICE_MS, 1000 * (self._started + limit - now))
             if not writer.take(flow, batch, millis):
+                flow.check_connected()
                 batch.stop_reason = flow.ended
         flow.check_decrypted()
         writer.finish(batch, self._calls.check)

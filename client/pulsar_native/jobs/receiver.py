@@ -2,6 +2,7 @@
 
 Rules: the end is the last position at the start; later messages are left for the next batch. A partition is done when
 its end, or a later message, has arrived; its consumer is not polled any more. Redelivered messages are returned once.
+The quiet time that ends a batch early is one in which the broker could have delivered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native import ArrowBatch, Consumer, EntryRange, Message, MessageId
+    from pulsar_native import ArrowBatch, Client, Consumer, EntryRange, Message, MessageId
 
 T = TypeVar("T")
 Part = tuple["EntryRange", "pyarrow.RecordBatch"]
@@ -24,9 +25,19 @@ class BatchReceiver:
     """Messages of several consumers. Not thread-safe."""
 
     def __init__(
-        self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float, ordered: bool = False
+        self,
+        client: Client,
+        consumers: Sequence[Consumer],
+        *,
+        until_end: bool,
+        idle_seconds: float,
+        ordered: bool = False,
     ) -> None:
-        """Get the end of each partition; `ordered` if the subscription delivers each partition in order."""
+        """Get the end of each partition; `ordered` if the subscription delivers each partition in order.
+
+        `client` is that of the consumers.
+        """
+        self._client = client
         self._consumers = list(consumers)
         self._active = list(consumers)
         self._given = _Given(ordered)
@@ -48,6 +59,76 @@ class BatchReceiver:
                         self._owners[name] = consumer
             self._active = list(dict.fromkeys(self._owners.values()))
         self._quiet_since = time.monotonic()
+        # True if the brokers have answered since the last message.
+        self._is_answered = False
+        # Since when a consumer has no connection, and whether its topics were looked up since.
+        self._lost_since: float | None = None
+        self._is_looked_up = False
+        # Consumers with a topic that was deleted: they need not be connected again.
+        self._gone: set[Consumer] = set()
+
+    def check_connected(self) -> None:
+        """Restart the quiet time unless the broker could have delivered; to be called when nothing arrived.
+
+        Blocks up to the client's operation time-out where it asks a broker: at the end of the quiet time. Raises
+        `Timeout` for one that does not answer, `NotConnected` if a consumer had no connection for as long; a consumer
+        of a topic that was deleted is left out.
+        """
+        if self._open is None:
+            return
+        now = time.monotonic()
+        active = [consumer for consumer in self._active if consumer not in self._gone]
+        lost = [consumer for consumer in active if not consumer.is_connected()]
+        if lost:
+            self._wait_for(lost, now)
+        elif self._lost_since is not None:
+            self._restart_quiet_time()
+        elif not self._is_answered and now - self._quiet_since > self._idle_seconds:
+            self._ask(active, now)
+
+    def _wait_for(self, lost: Sequence[Consumer], now: float) -> None:
+        """Wait for the next call; raises `NotConnected` if that was long enough."""
+        from pulsar_native.exceptions import NotConnected
+
+        limit = self._client.config.operation_timeout_seconds
+        if self._lost_since is None:
+            self._lost_since, self._is_looked_up = now, False
+        elif now - self._lost_since > min(limit, self._idle_seconds) and not self._is_looked_up:
+            self._is_looked_up = True
+            self._gone.update(consumer for consumer in lost if self._has_deleted_topic(consumer))
+        elif now - self._lost_since > limit:
+            raise NotConnected(
+                f"the consumer of {lost[0].topic()} has had no connection for more than {limit:g} s "
+                "(operation_timeout_seconds): check that the broker is up. Nothing was acknowledged, and a retry "
+                "consumes the messages again"
+            )
+        # Not from now: a look-up may have taken long.
+        self._quiet_since, self._is_answered = time.monotonic(), False
+
+    def _has_deleted_topic(self, consumer: Consumer) -> bool:
+        from pulsar_native.exceptions import PulsarException, TopicNotFound
+
+        for topic in consumer.topics():
+            try:
+                self._client.get_partition_count(topic)
+            except TopicNotFound:
+                return True
+            except PulsarException:
+                # Nothing is known of the others, either.
+                return False
+        return False
+
+    def _ask(self, active: Sequence[Consumer], began: float) -> None:
+        """Ask the brokers, as one that is stalled keeps its connections."""
+        for consumer in active:
+            consumer.get_positions()
+        self._is_answered = True
+        # A broker that was stalled delivers after its answer: that is waited for as long as the answer was.
+        now = time.monotonic()
+        self._quiet_since = now - max(0.0, self._idle_seconds - (now - began))
+
+    def _restart_quiet_time(self) -> None:
+        self._quiet_since, self._is_answered, self._lost_since = time.monotonic(), False, None
 
     def check_decrypted(self) -> None:
         """Raise `CryptoError` if messages were left out because they cannot be decrypted: the batch has a gap."""
@@ -82,7 +163,7 @@ class BatchReceiver:
             # Published after the start. After the end, no message of this partition is missing.
             self._close(name)
             return None
-        self._quiet_since = time.monotonic()
+        self._restart_quiet_time()
         if here == end:
             self._close(name)
         return message if self._given.is_new(name, here) else None
@@ -99,7 +180,7 @@ class BatchReceiver:
             return []
         parts = [within for part in received.parts() if (within := self._within(part)) is not None]
         if parts:
-            self._quiet_since = time.monotonic()
+            self._restart_quiet_time()
         return [new for part in parts for new in self._given.new_rows(part)]
 
     def _within(self, part: Part) -> Part | None:

@@ -8,13 +8,15 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConsumerBusy, InitialPosition, MessageId, TopicNotFound
+from pulsar_native import Client, ConsumerBusy, ConsumerType, InitialPosition, MessageId, TopicNotFound
+from pulsar_native.exceptions import NotConnected, Timeout
 from pulsar_native.jobs import busy, consuming
 from pulsar_native.jobs.batch import BatchLimits
 from pulsar_native.jobs.consuming import (
@@ -30,6 +32,7 @@ from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused, is_permanent
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
+from support.relay import TO_CLIENT, Command, NewRelay
 
 THREE = BatchLimits(3, None, None, None)
 
@@ -457,6 +460,109 @@ def test_subscription_in_use_too_long_raises(
     monkeypatch.setattr(busy, "BUSY_SECONDS", -1)
     with Client(broker.service_url) as other, other.subscribe(name, "sub"), pytest.raises(ConsumerBusy):
         ConsumeJob(ConsumeSettings([name], "sub", {}), client, MemoryState(), MemoryLog()).run()
+
+
+# --- a broker that is away --------------------------------------------------------------------------------------------
+
+
+def faulty_job(
+    settings: ConsumeSettings, client: Client, state: MemoryState, fault: Callable[[], None], after: int = 0
+) -> ConsumeJob:
+    """Return a job that calls `fault` once, when it has received so many messages."""
+    to_call = [fault]
+
+    def check() -> None:
+        if job.stage == "receive" and to_call and job.failure_manifest(Exception())["count"] >= after:
+            to_call.pop()()
+
+    job = ConsumeJob(settings, client, state, MemoryLog(), ConsumeCallbacks(check=check))
+    return job
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+@pytest.mark.parametrize("fault", ["away", "stalled"])
+def test_broker_away_then_back_batch_is_complete(
+    broker: Broker, client: Client, topic: NewTopic, relay: NewRelay, tmp_path: Path, fault: str, format_: str
+) -> None:
+    name, through, path = topic(), relay(broker.service_url), tmp_path / "a"
+    publish(client, name)
+    # Nothing arrives before the fault.
+    through.hold(Command.MESSAGE, TO_CLIENT)
+
+    def begin() -> None:
+        if fault == "away":
+            through.refuse()
+            through.cut()
+        else:
+            through.stall()
+        threading.Timer(2, end).start()
+
+    def end() -> None:
+        through.release()
+        if fault == "away":
+            through.accept()
+        else:
+            through.resume()
+
+    settings = ConsumeSettings([name], "sub", {}, path=str(path), format=format_, idle_seconds=1)
+    with Client(through.service_url, operation_timeout_seconds=20) as own:
+        manifest = faulty_job(settings, own, MemoryState(), begin).run()
+    assert (manifest["count"], manifest["stop_reason"]) == (5, "end")
+
+
+@pytest.mark.parametrize("fault", ["away", "stalled"])
+def test_broker_away_too_long_fails(
+    broker: Broker, client: Client, topic: NewTopic, relay: NewRelay, tmp_path: Path, fault: str
+) -> None:
+    name, through, state, path = topic(), relay(broker.service_url), MemoryState(), tmp_path / "a.jsonl"
+    publish(client, name)
+    # Two of five messages are received before.
+    through.let_pass(Command.MESSAGE, TO_CLIENT, times=2)
+    through.hold(Command.MESSAGE, TO_CLIENT)
+    settings = ConsumeSettings([name], "sub", {}, path=str(path), idle_seconds=0.5)
+
+    def begin() -> None:
+        if fault == "away":
+            through.refuse()
+            through.cut()
+        else:
+            through.stall()
+
+    with Client(through.service_url, operation_timeout_seconds=1) as own:
+        job = faulty_job(settings, own, state, begin, after=2)
+        with pytest.raises(NotConnected if fault == "away" else Timeout, match="operation_timeout_seconds") as caught:
+            job.run()
+        assert job.failure_manifest(caught.value)["count"] == 2
+        if fault == "stalled":
+            through.cut()
+    assert (job.stage, state.get(), path.exists()) == ("receive", None, False) and not is_permanent(caught.value)
+    assert ConsumeJob(settings, client, state, MemoryLog()).run()["count"] == 5
+
+
+@pytest.mark.parametrize("by_pattern", [False, True], ids=["names", "pattern"])
+def test_topic_deleted_meanwhile_batch_ends_idle(
+    broker: Broker, client: Client, topic: NewTopic, by_pattern: bool
+) -> None:
+    namespace = f"public/gone-{uuid.uuid4().hex[:8]}"
+    broker.admin("PUT", f"namespaces/{namespace}")
+    gone, stays = (topic(each, namespace=namespace) for each in ("gone", "stays"))
+    publish(client, gone)
+    publish(client, stays)
+    broker.admin("POST", f"namespaces/{namespace}/autoTopicCreation", {"allowAutoTopicCreation": False})
+
+    def delete() -> None:
+        broker.admin("DELETE", f"{gone.replace('://', '/')}?force=true")
+
+    pattern = re.compile(f"persistent://{namespace}/.*") if by_pattern else None
+    settings = ConsumeSettings(
+        [] if by_pattern else [gone, stays], "sub", {}, pattern, subscription_type="shared", idle_seconds=0.5
+    )
+    with Client(broker.service_url) as other, Client(broker.service_url, operation_timeout_seconds=3) as own:
+        # This one has the messages of the topic that is deleted.
+        held = other.subscribe(gone, "sub", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
+        held.receive(5_000)
+        manifest = faulty_job(settings, own, MemoryState(), delete).run()
+    assert (manifest["count"], manifest["stop_reason"]) == (5, "idle")
 
 
 # --- a new batch ------------------------------------------------------------------------------------------------------

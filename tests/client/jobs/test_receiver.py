@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native import ArrowBatch, EntryRange, MessageId
-from pulsar_native.exceptions import Timeout
+from pulsar_native.exceptions import ConnectError, NotConnected, Timeout, TopicNotFound
 from pulsar_native.jobs import receiver as module
+from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.receiver import BatchReceiver, select_indexes, split_entries
 from pulsar_native.message import Message
+from support.clock import Clock, stopped_clock
 from support.jobs import TOPIC, received
 
 OTHER = "persistent://public/default/u"
@@ -28,11 +31,22 @@ class Consumer:
         self._left = list(left)
         self._ends = ends or []
         self.waited: list[int] = []
+        self.connected = True
+        self.asked = 0
+        self.while_asked: Callable[[], None] = lambda: None
 
     def topic(self) -> str:
         return TOPIC
 
+    def topics(self) -> list[str]:
+        return [TOPIC, OTHER]
+
+    def is_connected(self) -> bool:
+        return self.connected
+
     def get_positions(self) -> list[tuple[MessageId, MessageId]]:
+        self.asked += 1
+        self.while_asked()
         return [
             (MessageId(-1, 7, last, -1, topic=topic), MessageId(-1, 7, acknowledged, -1, topic=topic))
             for topic, last, acknowledged in self._ends
@@ -56,9 +70,34 @@ def rows(count: int, first: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(range(first, first + count), pa.int64())})
 
 
-def receiver(*consumers: Consumer, until_end: bool = True, ordered: bool = False) -> BatchReceiver:
-    """Return a receiver of consumers."""
-    return BatchReceiver(consumers, until_end=until_end, idle_seconds=5, ordered=ordered)  # type: ignore[arg-type]
+class Lookups:
+    """A client of 30 s: each look-up of a topic raises the next failure, if there is one."""
+
+    config = SimpleNamespace(operation_timeout_seconds=30)
+
+    def __init__(self, *failures: Exception | None) -> None:
+        self._failures = list(failures)
+        self.topics: list[str] = []
+
+    def get_partition_count(self, topic: str) -> int:
+        self.topics.append(topic)
+        failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+        return 0
+
+
+def receiver(
+    *consumers: Consumer, until_end: bool = True, ordered: bool = False, client: Lookups | None = None
+) -> BatchReceiver:
+    """Return a receiver of consumers that ends after 5 s without messages."""
+    return BatchReceiver(
+        client or Lookups(),  # type: ignore[arg-type]
+        consumers,  # type: ignore[arg-type]
+        until_end=until_end,
+        idle_seconds=5,
+        ordered=ordered,
+    )
 
 
 def all_of(made: BatchReceiver, most: int = 30) -> list[tuple[str, int, int]]:
@@ -114,6 +153,103 @@ def test_receiver_idle_after_quiet_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert made.ended is None
     now[0] = 9.1
     assert made.ended == "idle"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the receiver's clock."""
+    return stopped_clock(monkeypatch, module)
+
+
+def polls(made: BatchReceiver, clock: Clock, seconds: float) -> str | None:
+    """Let seconds pass without messages, in steps of 0.5 s, and return the end."""
+    for _ in range(round(2 * seconds)):
+        clock.advance(0.5)
+        made.check_connected()
+        if made.ended is not None:
+            return made.ended
+    return None
+
+
+def test_receiver_quiet_time_counts_connected_only(clock: Clock) -> None:
+    consumer = Consumer(ends=[(TOPIC, 3, -1)])
+    made = receiver(consumer)
+    assert polls(made, clock, 4.5) is None
+    consumer.connected = False
+    assert polls(made, clock, 29) is None
+    consumer.connected = True
+    assert polls(made, clock, 5) is None and polls(made, clock, 1.5) == "idle"
+
+
+def test_receiver_not_connected_raises(clock: Clock) -> None:
+    one, other = Consumer(ends=[(TOPIC, 3, -1)]), Consumer(ends=[(OTHER, 3, -1)])
+    client = Lookups(ConnectError("away"))
+    made = receiver(one, other, client=client)
+    other.connected = False
+    assert polls(made, clock, 30.5) is None
+    with pytest.raises(
+        NotConnected, match=r"no connection for more than 30 s .* a retry consumes the messages"
+    ) as caught:
+        polls(made, clock, 0.5)
+    # The topics are looked up once, and no further one where that failed.
+    assert client.topics == [TOPIC] and caught.value.retryable and not is_permanent(caught.value)
+
+
+def test_receiver_message_restarts_wait_for_connection(clock: Clock) -> None:
+    lost, other = Consumer(ends=[(TOPIC, 3, -1)]), Consumer(ends=[(OTHER, 3, -1)])
+    made = receiver(lost, other)
+    lost.connected = False
+    assert polls(made, clock, 25) is None
+    other._left.append(received(topic=OTHER))
+    assert len(all_of(made, 1)) == 1 and polls(made, clock, 25) is None
+
+
+def test_receiver_of_deleted_topic_ends_idle(clock: Clock) -> None:
+    consumer = Consumer(ends=[(TOPIC, 3, -1)])
+    client = Lookups(None, TopicNotFound("none"))
+    made = receiver(consumer, client=client)
+    consumer.connected = False
+    assert polls(made, clock, 13) == "idle" and client.topics == [TOPIC, OTHER]
+
+
+def test_receiver_finished_consumer_need_not_connect(clock: Clock) -> None:
+    one, other = Consumer(received(entry=0), ends=[(TOPIC, 0, -1)]), Consumer(ends=[(OTHER, 3, -1)])
+    made = receiver(one, other)
+    assert len(all_of(made, 1)) == 1
+    one.connected = False
+    assert polls(made, clock, 6) == "idle"
+
+
+def test_receiver_without_ends_waits_for_connection(clock: Clock) -> None:
+    consumer = Consumer()
+    made = receiver(consumer, until_end=False)
+    consumer.connected = False
+    assert polls(made, clock, 100) is None
+
+
+def test_receiver_stalled_broker_delays_the_end(clock: Clock) -> None:
+    consumer = Consumer(ends=[(TOPIC, 3, -1)])
+    made = receiver(consumer)
+    assert consumer.asked == 1
+    consumer.while_asked = lambda: clock.advance(20)
+    # It answers 20 s late: what it has to deliver is waited for.
+    assert polls(made, clock, 10) is None and consumer.asked == 2
+    consumer.while_asked = lambda: None
+    consumer._left.append(received(entry=0))
+    assert len(all_of(made, 1)) == 1
+    assert polls(made, clock, 5) is None and polls(made, clock, 1) == "idle" and consumer.asked == 3
+
+
+def test_receiver_broker_that_does_not_answer_raises(clock: Clock) -> None:
+    consumer = Consumer(ends=[(TOPIC, 3, -1)])
+    made = receiver(consumer)
+
+    def fails() -> None:
+        raise Timeout("the broker did not answer")
+
+    consumer.while_asked = fails
+    with pytest.raises(Timeout, match="did not answer"):
+        polls(made, clock, 6)
 
 
 def test_receiver_empty_consumer_does_not_hold_others() -> None:
