@@ -409,7 +409,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         """Raise if the default commit log of `since` would lie in another folder in each run, and so be a new one."""
         if not self.since or self.commits is not None or not isinstance(self.output_path, str):
             return
-        folder = _folder_of(self.output_path)
+        folder = self.output_path.rstrip("/").rpartition("/")[0]
         if found := _OF_RUN.search(folder):
             validation.refuse(
                 f"since={self.since!r} keeps its commit log in the folder of the outputs, {folder!r}, which "
@@ -497,9 +497,9 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         return LoadOutput(self.output_format, self.table, self.write_mode, self.replace_where, self.output_writer)
 
     def _commits(self) -> str:
-        if self.commits:
-            return self.commits
-        return f"{_folder_of(self.output_path)}/.{self._identity['log']}.commits"
+        from pyspark_pulsar.request import split_path
+
+        return self.commits or f"{split_path(self.output_path)[0]}.{self._identity['log']}.commits"
 
     def _log_name(self, dag_id: str) -> str:
         """Return the name of the default commit log: that of what is loaded, in every run and mapped or not.
@@ -584,7 +584,7 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
             return self.manifest
         # That of a table is named after the request: several intervals have theirs in one folder.
         if self.output_format.lower() == "parquet":
-            return beside(self.output_path.rstrip("/"))
+            return beside(self.output_path)
         # The same for every try, whatever the reference of the secret was.
         request = self._request(self._pulsar_hook().connection_options(), None)
         return LoadRequest.parse(json.dumps(request)).manifest
@@ -660,10 +660,6 @@ class PulsarSparkLoadOperator(LineageMethods, PulsarSparkSubmitMixin, SparkSubmi
         # Without a hook nothing was started.
         if self._hook is not None:
             super().on_kill()
-
-
-def _folder_of(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0]
 
 
 def _names(name: str, value: Any) -> list[str]:

@@ -70,7 +70,7 @@ def share_credentials(spark: SparkSession, reference: str) -> str:
     """Return a credentialsRef that tasks can resolve, for a `conf:KEY` that only the driver can resolve.
 
     The value goes into a private file that Spark ships to the executors and that is removed when this process ends.
-    Blocks; call it in the driver.
+    Blocks; call it in the driver, with a classic session: over Spark Connect `conf:KEY` raises `InvalidConfiguration`.
     """
     import atexit
 

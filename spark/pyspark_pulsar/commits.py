@@ -134,7 +134,7 @@ class CommitLog:
         if other is not None:
             raise InvalidConfiguration(
                 f"output.path {path} holds the rows of the run {other.run}, and a load replaces its path as a whole: "
-                "put something of the run into the path, such as {{ run_id }}"
+                "put something of the run into the path, such as {{ run_id | replace(':', '') }}"
             )
         twin = next((commit for commit in commits if commit.run == run and _is_beside(commit, request)), None)
         if twin is not None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ADVICE = (
     "Hand the secret over by reference: credentialsRef=env:VARIABLE, file:NAME (shipped with --files) or conf:KEY. "
-    "A literal would travel inside tasks and plans."
+    "A literal travels in statements and plans, and Spark may have shown this one, in a log too: revoke it."
 )
 # Words of a key that Spark's default spark.redaction.regex hides.
 _REDACTED = re.compile(r"(?i)secret|password|token|credential")
@@ -53,7 +53,10 @@ class CredentialsRef:
         """Return the reference or raise `InvalidConfiguration`, which never repeats the text. No I/O."""
         kind, separator, name = text.strip().partition(":")
         if not separator or kind not in _KINDS or not name or "\0" in name:
-            raise InvalidConfiguration(f"{option} must be env:VARIABLE, file:NAME or conf:KEY, not the secret itself")
+            raise InvalidConfiguration(
+                f"{option} must be env:VARIABLE, file:NAME or conf:KEY, not the secret itself. Spark may have shown a "
+                "literal one, in a log too: revoke it"
+            )
         if kind == "file" and not name.startswith("/") and "/" in name:
             raise InvalidConfiguration(f"{option}=file:NAME takes a file's name (of --files) or an absolute path")
         if kind == "conf" and not _REDACTED.search(name):
@@ -100,10 +103,16 @@ def share(spark: SparkSession, reference: CredentialsRef) -> tuple[CredentialsRe
 
     The value of `conf:KEY` goes into a private file (0600) that Spark ships to the executors like --files; other
     references are returned unchanged. Blocks; call it in the driver. On clusters the driver serves files, encrypted
-    only with spark.authenticate and spark.network.crypto.enabled or SSL.
+    only with spark.authenticate and spark.network.crypto.enabled or SSL. Raises `InvalidConfiguration` over Spark
+    Connect, whose client is not the driver.
     """
     if reference.kind != "conf":
         return reference, lambda: None
+    if not hasattr(spark, "sparkContext"):
+        raise InvalidConfiguration(
+            f"credentialsRef={reference} needs a classic session: the client of Spark Connect is not the driver, whose "
+            "configuration has the secret. Use env: or file:, which the server and its executors can read"
+        )
     content = reference.read()
     descriptor, path = tempfile.mkstemp(prefix="pulsar-credentials-")
     try:
@@ -156,7 +165,7 @@ def _read_conf(name: str, what: str) -> str:
         # Planner and task processes have no session, hence no configuration.
         raise ErrorGettingAuthenticationData(
             f"{what} can be read in the driver only: call pyspark_pulsar.share_credentials(spark, "
-            f'"conf:{name}") there and pass the reference it returns, or use env: or file:'
+            f'"conf:{name}") there and pass the reference it returns; over Spark Connect use env: or file:'
         )
     return str(context.getConf().get(name, "") or "")
 

@@ -20,8 +20,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -271,17 +271,23 @@ class Load:
         from pyspark_pulsar.manifest import Document
         from pyspark_pulsar.options import ReadOptions
         from pyspark_pulsar.output import Output
+        from pyspark_pulsar.planning import check_output, topics_of
         from pyspark_pulsar.retained import advance
 
         document = Document(self._spark, self._request.manifest)
-        output = Output(self._spark, self._request.path, self._table(), self._request.suffix)
+        table = self._table()
+        output = Output(self._spark, self._request.path, table, self._request.suffix)
         output.restore()
         plan = self._plan(document, source)
+        if table is not None:
+            table.select_topics(topics_of(self._request, plan.manifest.ranges))
         self._enter("read")
         try:
             delivered = self._write(output, self._scan(plan), plan.manifest)
             self._check_rows(plan, source, delivered)
             output.check_rows()
+            # A load of other topics into the path may have ended since the plan.
+            check_output(self._request, document)
         except BaseException:
             output.discard()
             raise
@@ -347,22 +353,19 @@ class Load:
 
     def _frame(self, frame: DataFrame, plan: Manifest) -> DataFrame:
         """Return the frame to write: the rows decoded, with derived and metadata columns."""
-        from pyspark.errors import AnalysisException
         from pyspark.sql import functions
 
         from pulsar_native.exceptions import InvalidConfiguration
 
         request = self._request
-        frame = self._decoded(frame, plan)
+        with _of_request("The value cannot be decoded into these columns"):
+            frame = self._decoded(frame, plan)
         if request.value_format in ("json", "avro"):
             kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
             frame = frame.select(functions.col("value.*"), *kept)
         for name, expression in request.derive.items():
-            try:
+            with _of_request(f"derive.{name} is not an expression of the columns"):
                 frame = frame.withColumn(name, functions.expr(expression))
-            except AnalysisException as error:
-                reason = str(error).strip().partition("\n")[0]
-                raise InvalidConfiguration(f"derive.{name} is not an expression of the columns: {reason}") from error
             if _has_generator(frame):
                 raise InvalidConfiguration(
                     f"derive.{name} may make several rows, or none, of a message ({expression}), and a load writes one "
@@ -413,7 +416,7 @@ class Load:
         form = self._own_format(output, scan)
         if form is None:
             frame = self._frame(scan.frame, plan)
-            with Progress(self._spark):
+            with Progress(self._spark), _of_request("The columns cannot be written to Parquet"):
                 output.write(frame, self._request.partition_by)
         else:
             self._request.check_columns(scan.columns.names)
@@ -509,6 +512,24 @@ class Load:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
+
+
+@contextmanager
+def _of_request(what: str) -> Iterator[None]:
+    """Raise `InvalidConfiguration` for what Spark refuses, such as the type of a column.
+
+    None of these errors is the broker's: the topics were planned before, and those of the reading tasks are of another
+    class.
+    """
+    from pyspark.errors import AnalysisException, UnsupportedOperationException
+
+    from pulsar_native.exceptions import InvalidConfiguration
+
+    try:
+        yield
+    except (AnalysisException, UnsupportedOperationException) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidConfiguration(f"{what}: {reason}") from error
 
 
 def _has_generator(frame: DataFrame) -> bool:

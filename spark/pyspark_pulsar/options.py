@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pulsar_native.config import ClientConfig
-from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl, PulsarException
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.secrets import looks_secret
 from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
@@ -30,10 +32,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 # Year 2200; later numbers are in another unit.
 _LATEST_MS = (datetime(2200, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
-# Seconds since 1970 from September 2001 on: in milliseconds they are of January to April 1970, when no message was.
-_SECONDS = range(10**9, 10**10)
-# ISO date without dashes.
-_DATE = re.compile(r"(19|20|21)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 
 _NAMES = (
     "service.url",
@@ -97,7 +95,15 @@ _REFUSED = {
     "allowDifferentTopicSchemas": "raw values may be of any schema, those of valueFormat=auto of one; leave it out",
 }
 # Options whose own checks refuse a secret, with a text of their own.
-_CHECKED_FOR_SECRETS = ("service.url", "admin.url", "credentialsref", READ_KEYS.lower(), WRITE_KEYS.lower())
+_CHECKED_FOR_SECRETS: dict[str, Callable[[str], object]] = {
+    "service.url": lambda text: service_url({"service.url": text}),
+    "admin.url": lambda text: admin_url({"admin.url": text}),
+    "credentialsref": CredentialsRef.parse,
+    READ_KEYS.lower(): partial(KeyRefs.parse, READ_KEYS),
+    WRITE_KEYS.lower(): partial(KeyRefs.parse, WRITE_KEYS),
+}
+# Spark passes each option of a table a second time, with this prefix.
+_OF_TABLE = "option."
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
 # pulsar.client.*: the Java client's configuration names in lower case, with their names in ClientConfig.
@@ -396,13 +402,18 @@ def sort_options(
     names: Sequence[str],
     refused: Mapping[str, str],
     more_settings: Mapping[str, tuple[str, Callable[[str, str], Any]]],
-    advice: str = ADVICE,
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
     """Return the options by their canonical names, the client's settings, and the settings of `more_settings`.
 
-    `refused` are known names that raise, with the alternative; `advice` is that for a secret. Raises
-    `InvalidConfiguration` for those and for unknown names, with the most similar known one. No I/O.
+    `refused` are known names that raise, with the alternative. Raises `InvalidConfiguration` for those, for unknown
+    names, with the most similar known one, and first of all for a secret, which Spark may have shown. No I/O.
     """
+    for raw, value in options.items():
+        _check_secret(raw, value)
+    folded_refused = {name.lower(): name for name in refused}
+    for raw in options:
+        if (name := folded_refused.get(raw.lower())) is not None:
+            raise InvalidConfiguration(f"Option {name}: {refused[name]}")
     folded_names = {name.lower(): name for name in names}
     folded_settings = {name.lower(): (name, *entry) for name, entry in more_settings.items()}
     given: dict[str, str] = {}
@@ -416,8 +427,6 @@ def sort_options(
                 f"Options {spellings[folded]} and {raw} are the same: case is ignored; leave one out"
             )
         spellings[folded] = raw
-        if folded not in _CHECKED_FOR_SECRETS and looks_secret(value):
-            raise InvalidConfiguration(f"The value of option {raw} looks like a secret. {advice}")
         if folded in _CLIENT_SETTINGS:
             name, field, convert = _CLIENT_SETTINGS[folded]
             client[field] = convert(name, value)
@@ -427,17 +436,23 @@ def sort_options(
         elif folded in folded_names:
             given[folded_names[folded]] = value
         else:
-            raise InvalidConfiguration(_refusal(raw, (*names, *_CLIENT_NAMES, *more_settings), refused, advice))
+            raise InvalidConfiguration(_unknown(raw, (*names, *_CLIENT_NAMES, *more_settings)))
     return given, client, more
 
 
-def _refusal(raw: str, names: Sequence[str], refused: Mapping[str, str], advice: str) -> str:
-    folded_refused = {name.lower(): name for name in refused}
-    name = folded_refused.get(raw.lower())
-    if name is not None:
-        return f"Option {name}: {refused[name]}"
-    if _SECRET.search(raw) and not raw.lower().startswith("credentialsr"):
-        return f"Option {raw} is not taken. {advice}"
+def _check_secret(raw: str, value: str) -> None:
+    """Raise for an option that is, or may be, a secret."""
+    name = raw[len(_OF_TABLE) :] if raw.lower().startswith(_OF_TABLE) else raw
+    check = _CHECKED_FOR_SECRETS.get(name.lower())
+    if check is not None:
+        check(value)
+    elif looks_secret(value):
+        raise InvalidConfiguration(f"The value of option {name} looks like a secret. {ADVICE}")
+    elif _SECRET.search(name) and not name.lower().startswith("credentialsr"):
+        raise InvalidConfiguration(f"Option {name} is not taken. {ADVICE}")
+
+
+def _unknown(raw: str, names: Sequence[str]) -> str:
     known = {name.lower(): name for name in names}
     near = difflib.get_close_matches(raw.lower(), known, 1, 0.6)
     hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(names)}"
@@ -448,7 +463,10 @@ def service_url(given: Mapping[str, str]) -> str:
     """Return the checked service URL; raises `InvalidConfiguration` or `InvalidUrl`."""
     if "service.url" not in given:
         raise InvalidConfiguration("Option service.url is missing; write for example pulsar://host:6650")
-    return str(ServiceUrl.parse(given["service.url"]))
+    url = given["service.url"]
+    if "@" in url:
+        raise InvalidUrl(f"service.url must not hold credentials. {ADVICE}")
+    return str(ServiceUrl.parse(url))
 
 
 def admin_url(given: Mapping[str, str]) -> str | None:
@@ -460,6 +478,7 @@ def admin_url(given: Mapping[str, str]) -> str | None:
         # Not repeated: it may have a password.
         raise InvalidConfiguration(
             "admin.url must be http://host:8080 or https://host:8443, without user, password or path"
+            f"{f'. {ADVICE}' if '@' in url else ''}"
         )
     return url.strip().rstrip("/")
 
@@ -517,22 +536,14 @@ def parse_time(option: str, text: str) -> int:
 
 def _milliseconds(option: str, text: str) -> int:
     value = int(text)
-    if value in _SECONDS:
-        understood, meant = ((_EPOCH + value * unit).isoformat() for unit in (_MILLISECOND, timedelta(seconds=1)))
-        raise InvalidConfiguration(
-            f"{option} is {text}, which in milliseconds since 1970 is {understood}; are these seconds? Write {meant} "
-            f"as {text}000"
-        )
     if value >= _LATEST_MS:
         raise InvalidConfiguration(
             f"{option} is {text}, which in milliseconds since 1970 is beyond the year 2200; are these microseconds?"
         )
-    if _DATE.fullmatch(text):
-        understood = (_EPOCH + value * _MILLISECOND).isoformat(timespec="milliseconds")
-        date = f"{text[:4]}-{text[4:6]}-{text[6:]}T00:00:00Z"
-        raise InvalidConfiguration(
-            f"{option} is {text}, which in milliseconds since 1970 is {understood}; write a date as {date}"
-        )
+    try:
+        validation.check_publish_millis(option, value)
+    except validation.InvalidValue as error:
+        raise InvalidConfiguration(str(error)) from error
     return value
 
 

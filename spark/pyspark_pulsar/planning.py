@@ -33,6 +33,8 @@ _log = logging.getLogger("pyspark_pulsar")
 
 # End of a partition without messages whose ledger is not known.
 _UNKNOWN = Position(0, 0)
+# Topics in the text of an error.
+_MOST_NAMED = 3
 
 GONE = (
     "the broker removes a topic without subscriptions after brokerDeleteInactiveTopicsMaxInactiveDurationSeconds (60 "
@@ -62,9 +64,10 @@ def make_plan(
     """Return the plan of a load; raises `TopicNotFound` with the option to set.
 
     Writes nothing, except that rows of an earlier load that a crash left staged are moved to their place if `recovers`;
-    raises `DataLoss` if they are gone.
+    raises `DataLoss` if they are gone, and `InvalidConfiguration` as `check_output` does.
     """
     options = ReadOptions.parse(source)
+    check_output(request, document)
     try:
         if request.interval == LAST_SUCCESS:
             made = _behind_last(spark, request, source, options, recovers)
@@ -72,6 +75,46 @@ def make_plan(
         return _bounded(request, source, options, document)
     except TopicNotFound as error:
         raise TopicNotFound(f"{error.message}; if it was there, {GONE}") from error
+
+
+def check_output(request: LoadRequest, document: Document) -> None:
+    """Raise `InvalidConfiguration` if the output has the rows of topics that the request does not read."""
+    # A table has rows of several loads.
+    kept = document.read() if request.table is None else None
+    if kept is None:
+        return
+    try:
+        found = Manifest.from_json(kept)
+    except InvalidConfiguration:
+        # Whoever needs its ranges raises.
+        return
+    if others := _not_read(request, found):
+        named = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
+        raise InvalidConfiguration(
+            f"{request.path} has the rows of a load of {named}, which this load does not read, and would be replaced "
+            "as a whole: give each topic an output path of its own, or, if nobody needs those rows, remove the "
+            f"manifest {request.manifest}"
+        )
+
+
+def topics_of(request: LoadRequest, ranges: Sequence[Range]) -> Sequence[str]:
+    """Return the topics of a load, for a pattern those that were planned."""
+    return request.read_options().topics or sorted({_base(item.topic) for item in ranges})
+
+
+def _not_read(request: LoadRequest, found: Manifest) -> list[str]:
+    """Return the topics of a finished load into the same path that the request does not read."""
+    output = found.request.get("output")
+    if not found.is_done or not isinstance(output, Mapping) or output.get("path") != request.path:
+        return []
+    options = request.read_options()
+    pattern = options.topics_pattern
+
+    def is_read(topic: str) -> bool:
+        base = _base(topic)
+        return topic in options.topics or base in options.topics or (pattern is not None and pattern.matches(base))
+
+    return sorted({_base(item.topic) for item in found.ranges if not is_read(item.topic)})
 
 
 def _with_schema(plan: Plan, document: Document) -> Plan:

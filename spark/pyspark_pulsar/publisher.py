@@ -7,8 +7,8 @@ that the broker drops those it has. A producer name has the writer (query or job
 topic partitions; a sequence id is the batch id, shifted by 32 bits, plus the row's number among those of the same topic
 partition. A repeated task with another number of topic partitions has other names: its rows may be stored twice, but
 are never mistaken for others. Rows with a key go to the partition of its hash; rows without one go to the partitions in
-turns of `BLOCK_ROWS`, counted per task. Deduplication must be enabled for the topic, which is checked by the broker's
-answer after the first row.
+turns of `BLOCK_ROWS`, counted per task, or all to one, which follows from the task's number, by SinglePartition.
+Deduplication must be enabled for the topic, which is checked by the broker's answer after the first row.
 
 Transactional: one transaction per task, committed after its last row is stored.
 
@@ -26,7 +26,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native import BulkSendError, Client, HashingScheme, MessageId, Producer, Transaction
+from pulsar_native import (
+    BulkSendError,
+    Client,
+    HashingScheme,
+    MessageId,
+    PartitionsRoutingMode,
+    Producer,
+    Transaction,
+)
 from pulsar_native.arrow.encode import null_property
 from pulsar_native.exceptions import MessageTooBig, OperationNotSupported, ProducerBusy, PulsarException
 from pulsar_native.schema import BytesSchema, Schema
@@ -110,6 +118,7 @@ class Publisher:
         """Publish the rows of a batch and return after their receipts; raises `WriteFailed`."""
         base, self._rows = self._rows, self._rows + batch.num_rows
         self._check_text(batch, base)
+        self._check_event_times(batch, base)
         for topic, rows in self._by_topic(batch, base):
             for part, ids in self._sent(topic, rows):
                 _count(self.published.setdefault(topic, Published()), ids, len(part.numbers))
@@ -167,8 +176,10 @@ class Publisher:
             for part in sender.parts(rows):
                 yield part, sender.send(part)
         except BulkSendError as error:
-            missing = [first for found in (error.unconfirmed, error.not_stored) for first in found]
-            number = part.numbers[min((each.start for each in missing), default=0)]
+            missing = [*error.unconfirmed, *error.not_stored]
+            # Where all that was sent is stored, the first row behind it failed.
+            first = min((each.start for each in missing), default=len(error.message_ids))
+            number = part.numbers[min(first, len(part.numbers) - 1)]
             raise WriteFailed(
                 f"Row {number} of this task, and rows after it, could not be published to {topic}: {error.__cause__}"
                 f"{_advice(error.__cause__)}",
@@ -196,16 +207,35 @@ class Publisher:
             row = None if name is None else _not_text(batch.column(name))
             if row is None:
                 continue
-            topic = self._options.topic
-            if columns.topic is not None:
-                topic = None if name == columns.topic else batch.column(columns.topic)[row].as_py() or topic
-            to = "" if topic is None else f", to {topic},"
+            topic = None if name == columns.topic else self._topic_of(batch, row)
             other = ", or cast the column to BINARY, for a key of bytes" if name == columns.key else ""
             raise WriteFailed(
-                f"Row {base + row} of this task{to} has text that is not UTF-8 in column {name}: replace such bytes, "
-                f"as with make_valid_utf8{other}",
+                f"Row {base + row} of this task{_to(topic)} has text that is not UTF-8 in column {name}: replace such "
+                f"bytes, as with make_valid_utf8{other}",
                 topic=topic,
             )
+
+    def _check_event_times(self, batch: pyarrow.RecordBatch, base: int) -> None:
+        """Raise for an event time before 1970, which no message has."""
+        import pyarrow
+        import pyarrow.compute as compute
+
+        name = self._columns.event_time
+        if name is None:
+            return
+        row = compute.index(compute.less(batch.column(name).cast(pyarrow.int64()), 0), True).as_py()
+        if row >= 0:
+            topic = self._topic_of(batch, row)
+            raise WriteFailed(
+                f"Row {base + row} of this task{_to(topic)} has an event time before 1970 in column {name}: give it "
+                "one from 1970 on, or null",
+                topic=topic,
+            )
+
+    def _topic_of(self, batch: pyarrow.RecordBatch, row: int) -> str | None:
+        """Return the topic of a row, as its column or the option names it."""
+        topic = None if self._columns.topic is None else batch.column(self._columns.topic)[row].as_py()
+        return topic or self._options.topic
 
     def _by_topic(self, batch: pyarrow.RecordBatch, base: int) -> Iterator[tuple[str, _Rows]]:
         """Yield the topics in the order of their first rows, each with its rows in their order."""
@@ -273,6 +303,10 @@ class Publisher:
             except PulsarException as error:
                 raise WriteFailed(f"The value of row {number} of this task cannot be encoded: {error}") from error
         return pyarrow.array(payloads, pyarrow.large_binary())
+
+
+def _to(topic: str | None) -> str:
+    return "" if topic is None else f", to {topic},"
 
 
 def _not_text(column: pyarrow.Array) -> int | None:
@@ -408,6 +442,7 @@ class DeduplicatedSender:
         self._schema = schema
         self._settings = {**settings, "schema": schema, "block_if_queue_full": True}
         self._scheme = self._settings.get("hashing_scheme", HashingScheme.JavaStringHash)
+        self._is_single = settings.get("message_routing_mode") == PartitionsRoutingMode.UseSinglePartition
         self._identity = identity
         self._known = known
         self._partitions = client.get_partition_count(topic, auto_create=True)
@@ -454,7 +489,7 @@ class DeduplicatedSender:
         found = []
         for key in keys:
             if key is None:
-                block = self._unkeyed_rows // BLOCK_ROWS
+                block = 0 if self._is_single else self._unkeyed_rows // BLOCK_ROWS
                 found.append((self._identity.partition + block) % count)
                 self._unkeyed_rows += 1
             else:

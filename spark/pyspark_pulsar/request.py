@@ -89,6 +89,7 @@ class LoadRequest:
         path = _text(output, "path", "output").rstrip("/")
         if not path.strip(":/") or path.endswith((":", "/.", "/..")):
             raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
+        _check_colons("output.path", path)
         metadata = _metadata(top)
         table = TableOptions.parse(output, source, metadata)
         if table is not None and interval == intervals.LAST_SUCCESS:
@@ -96,7 +97,7 @@ class LoadRequest:
         made = LoadRequest(
             source=source,
             path=path,
-            manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else "",
+            manifest=_manifest(top),
             table=table,
             partition_by=_partition_by(output),
             writer=_choice(output, "writer", "output", WRITERS),
@@ -110,7 +111,7 @@ class LoadRequest:
             run=_optional(top, "run"),
             map_index=_count(top, "map_index") if top.get("map_index") is not None else None,
             interval=interval,
-            commits=_commits(top, path, interval),
+            commits=_commits(top, interval),
             subscription=_optional(top, "subscription"),
             min_rows=_count(top, "min_rows"),
             allow_empty=_flag(top, "allow_empty"),
@@ -205,10 +206,26 @@ class LoadRequest:
         }
 
 
+def split_path(path: str) -> tuple[str, str]:
+    """Return the folder of a path with the separator after it, empty for a relative name, and the last part."""
+    folder, separator, name = path.rstrip("/").rpartition("/")
+    return folder + separator, name
+
+
 def beside(path: str) -> str:
     """Return the default place of the manifest: beside the output, hidden from readers of the folder."""
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/.{name}.manifest.json"
+    folder, name = split_path(path)
+    return f"{folder}.{name}.manifest.json"
+
+
+def _check_colons(part: str, path: str) -> None:
+    """Raise for a path, or one with another name in its folder, that Hadoop would take for a scheme and a path."""
+    first, last = path.partition("/")[0], path.rpartition("/")[2]
+    if ":" in last or ":" in first[:-1]:
+        raise InvalidConfiguration(
+            f"{part} is {path!r}: Hadoop takes a colon in the first or last part for the end of a scheme, as in file:/ "
+            "or s3a://. Leave it out of a relative path, and write a run's id as {{ run_id | replace(':', '') }}"
+        )
 
 
 def _interval(top: Mapping[str, Any], source: Mapping[str, str]) -> str:
@@ -251,13 +268,28 @@ def _check_bounds(starts: _Bounds, ends: _Bounds, *, needs_both: bool) -> None:
         intervals.check_order(parse_time(first, start), parse_time(last, end), names=(first, last))
 
 
-def _commits(top: Mapping[str, Any], path: str, interval: str) -> str | None:
+def _manifest(top: Mapping[str, Any]) -> str:
+    place = _optional(top, "manifest") or ""
+    _check_colons("manifest", place)
+    return place
+
+
+def _commits(top: Mapping[str, Any], interval: str) -> str | None:
+    given = _optional(top, "commits")
     if interval != intervals.LAST_SUCCESS:
-        if top.get("commits") is not None:
+        if given is not None:
             raise InvalidConfiguration('commits needs "since": "last_success": other loads have no commit log')
         return None
-    folder = path.rpartition("/")[0]
-    return (_optional(top, "commits") or f"{folder}/.commits").rstrip("/")
+    if given is None:
+        # Successive loads have paths and runs of their own: no request shows whether a log is that of another job.
+        raise InvalidConfiguration(
+            '"since": "last_success" needs commits, the folder of the commit log, such as /warehouse/.orders.commits: '
+            "one for each job, as a load begins where the last one in it ended"
+        )
+    folder = given.rstrip("/")
+    # Only its documents have names of their own.
+    _check_colons("commits", f"{folder}/")
+    return folder
 
 
 def _check_source(source: Mapping[str, str]) -> None:

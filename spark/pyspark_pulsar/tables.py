@@ -1,6 +1,7 @@
 """Table formats of a load's output: Delta Lake and Apache Iceberg.
 
-The rows of an interval replace exactly those that a condition selects, or are merged by message. Rules: the session
+The rows of an interval replace exactly those that a condition selects, or are merged by message. Without a condition of
+the request, they are the rows of the load's topics in its interval: topics may share a table. Rules: the session
 brings the format's package; nothing of it is imported. A load is one commit of the table, made of rows that were staged
 and counted before, so that readers see the old interval or the new one. The table is created by its first load.
 """
@@ -23,6 +24,8 @@ FORMATS = (PARQUET, DELTA, ICEBERG)
 OVERWRITE, MERGE = "overwrite", "merge"
 # Columns that identify a message: every load writes them.
 IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
+# Of Iceberg's error for a condition that may select a part of a file's rows only.
+_NOT_WHOLE = "Cannot delete file where some"
 _TABLE_ONLY = ("table", "mode", "replace_where")
 # A class of each format's package, and the package.
 _PACKAGES = {
@@ -35,13 +38,15 @@ _PACKAGES = {
 class TableOptions:
     """Options of a table: its format, its name in a catalog (None for a Delta table at output.path), and the mode.
 
-    `replace_where` is the condition of the rows that an overwrite replaces, None for a merge.
+    `replace_where` is the condition of the rows that an overwrite replaces, None for a merge. `by_topic` is True for
+    the default one, the interval, of which only the rows of the load's topics are replaced.
     """
 
     format: str
     name: str | None
     mode: str
     replace_where: str | None
+    by_topic: bool = False
 
     @staticmethod
     def parse(output: Mapping[str, Any], source: Mapping[str, str], metadata: Sequence[str]) -> TableOptions | None:
@@ -65,7 +70,8 @@ class TableOptions:
         if mode == MERGE and "replace_where" in given:
             raise InvalidConfiguration(f"output.replace_where is for mode {OVERWRITE}: a merge goes by message")
         where = None if mode == MERGE else given.get("replace_where") or _interval_condition(source, metadata)
-        return TableOptions(kind, given.get("table"), mode, where)
+        by_topic = mode == OVERWRITE and "replace_where" not in given
+        return TableOptions(kind, given.get("table"), mode, where, by_topic)
 
     def canonical(self) -> dict[str, str | None]:
         """Return the parts of the request that determine the rows."""
@@ -84,6 +90,24 @@ def _interval_condition(source: Mapping[str, str], metadata: Sequence[str]) -> s
     return f"__publishTime >= TIMESTAMP '{start}' AND __publishTime < TIMESTAMP '{end}'"
 
 
+def _topics_condition(topics: Sequence[str]) -> str:
+    """Return the condition of the rows of topics and of all their partitions, also such that were added since.
+
+    Comparisons only: Iceberg cannot decide from a file's statistics whether LIKE selects all of its rows.
+    """
+    partitions = (
+        f"(__topic >= {_text(f'{topic}-partition-0')} AND __topic < {_text(f'{topic}-partition-:')})"
+        for topic in topics
+    )
+    return " OR ".join([*(f"__topic = {_text(topic)}" for topic in topics), *partitions])
+
+
+def _text(value: str) -> str:
+    """Return a text as a literal of Spark SQL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 class Table:
     """Table of one load. Blocks; for the driver."""
 
@@ -92,6 +116,12 @@ class Table:
         self._options = options
         self._path = path
         self._partition_by = tuple(partition_by)
+        self._condition = options.replace_where
+
+    def select_topics(self, topics: Sequence[str]) -> None:
+        """Limit the default condition of an overwrite to the rows of these topics, those of the load."""
+        if self._options.by_topic:
+            self._condition = f"{self._options.replace_where} AND ({_topics_condition(topics)})"
 
     def check(self) -> None:
         """Raise `InvalidConfiguration` unless the session has the format's package."""
@@ -112,12 +142,12 @@ class Table:
         """
         from pyspark.sql import functions
 
-        if self._options.replace_where is None:
+        if self._condition is None:
             return
-        selected = functions.coalesce(functions.expr(self._options.replace_where), functions.lit(False))
+        selected = functions.coalesce(functions.expr(self._condition), functions.lit(False))
         if not rows.where(~selected).isEmpty():
             raise InvalidConfiguration(
-                f"Rows of the load do not satisfy output.replace_where ({self._options.replace_where}): they would be "
+                f"Rows of the load do not satisfy output.replace_where ({self._condition}): they would be "
                 "in the table twice when the load is done again"
             )
 
@@ -144,6 +174,9 @@ class Table:
             rows.write.format(DELTA).partitionBy(*self._partition_by).mode("errorifexists").save(self._path)
             return
         writer = rows.writeTo(self._options.name).using(self._options.format)
+        if self._options.format == ICEBERG:
+            # By default the statistics of a file have the first 16 characters, which topics have in common.
+            writer = writer.tableProperty("write.metadata.metrics.column.__topic", "full")
         if self._partition_by:
             first, *others = (functions.col(f"`{name}`") for name in self._partition_by)
             writer = writer.partitionedBy(first, *others)
@@ -152,11 +185,33 @@ class Table:
     def _overwrite(self, rows: DataFrame) -> None:
         from pyspark.sql import functions
 
-        condition = str(self._options.replace_where)
-        if self._options.name is not None:
-            rows.writeTo(self._options.name).overwrite(functions.expr(condition))
-        else:
+        condition = str(self._condition)
+        if self._options.name is None:
             rows.write.format(DELTA).mode("overwrite").option("replaceWhere", condition).save(self._path)
+            return
+        try:
+            rows.writeTo(self._options.name).overwrite(functions.expr(condition))
+        except Exception as error:  # py4j wraps Iceberg's error, and Spark may.
+            if not self._options.by_topic or _NOT_WHOLE not in str(error):
+                raise
+            self._overwrite_interval(rows, self._options.name, error)
+
+    def _overwrite_interval(self, rows: DataFrame, name: str, error: Exception) -> None:
+        """Replace the whole interval of an Iceberg table that has no rows of other topics there, else raise."""
+        from pyspark.sql import functions
+
+        interval = functions.expr(str(self._options.replace_where))
+        # Rows that another load adds from here on are a conflict.
+        head = self._spark.table(f"{name}.refs").where("name = 'main'").first()
+        ours = functions.coalesce(functions.expr(str(self._condition)), functions.lit(False))
+        if head is None or not self._spark.table(name).where(interval).where(~ours).isEmpty():
+            raise InvalidConfiguration(
+                f"{name} has rows of other topics in the interval, and Iceberg replaces whole files, which it cannot "
+                "tell apart by topic: partition the table by __topic (output.partition_by for a new one), or load "
+                "each topic into a table of its own"
+            ) from error
+        writer = rows.writeTo(name).option("isolation-level", "serializable")
+        writer.option("validate-from-snapshot-id", str(head["snapshot_id"])).overwrite(interval)
 
     def _merge(self, rows: DataFrame) -> None:
         target = self._options.name or f"delta.`{self._path}`"

@@ -276,7 +276,7 @@ class PrimitiveDecoder:
 class AvroDecoder:
     """Decoder of Avro records: read by the writer's schema, resolved to the wanted fields of this one.
 
-    A payload without a schema version is read by this schema.
+    A payload without a schema version is read by this schema. One with bytes after the record is not of its schema.
     """
 
     def __init__(self, info: SchemaInfo, kind: pyarrow.StructType, find: FindSchema) -> None:
@@ -285,7 +285,7 @@ class AvroDecoder:
         self._find = find
         # The reader's schema decides the order of the fields, Arrow takes them by name.
         wanted = with_fields(self._own.definition(), [field.name for field in kind])
-        schema = AvroSchema(schema_definition=wanted)
+        schema = AvroSchema(schema_definition=wanted).exact()
         self._avro: Any = schema.with_writer_schemas(self._writer)
 
     def _writer(self, version: bytes) -> SchemaInfo:

@@ -15,7 +15,7 @@ from pulsar_native import CompressionType, HashingScheme, PartitionsRoutingMode,
 from pulsar_native.config import ClientConfig, ProducerConfig
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.topic import TopicName
-from pyspark_pulsar.credentials import ADVICE, CredentialsRef
+from pyspark_pulsar.credentials import CredentialsRef
 from pyspark_pulsar.encryption import WRITE_ACTION, WRITE_KEYS, WRITE_NAMES, KeyRefs
 from pyspark_pulsar.options import (
     NO_TABLES,
@@ -47,8 +47,6 @@ _NAMES = (
     WRITE_NAMES,
     WRITE_ACTION,
 )
-# Spark describes the plan, with the options that its redaction does not know as secrets, before it asks for the writer.
-_ADVICE = f"{ADVICE} Spark may have shown this one in the plan of the write, in a log too: revoke it."
 _NO_PATH = "save() and start() take no path; name the topic with option topic or a column topic"
 _ONE_TOPIC = "a write goes to one topic (option topic), or to the one each row names (column topic)"
 _REFUSED = {
@@ -126,7 +124,7 @@ class WriteOptions:
     def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. No I/O."""
         own = {name: value for name, value in options.items() if name.lower() not in _FOLDED_OF_SPARK}
-        given, client, producer = sort_options(own, _NAMES, _REFUSED, _SETTINGS, _ADVICE)
+        given, client, producer = sort_options(own, _NAMES, _REFUSED, _SETTINGS)
         _check_encryption(given)
         write = WriteOptions(
             service_url=service_url(given),

@@ -118,6 +118,14 @@ def test_file_not_text_raises(tmp_path: Path) -> None:
     assert "s3cret" not in f"{refused.value} {refused.value.__context__}"
 
 
+def test_share_over_connect_names_other_references() -> None:
+    # A session of Spark Connect has no context.
+    session: Any = SimpleNamespace()
+    assert share(session, CredentialsRef("env", "TOKEN"))[0] == CredentialsRef("env", "TOKEN")
+    with pytest.raises(InvalidConfiguration, match=r"conf:spark\.x\.token needs a classic session: .* env: or file:"):
+        share(session, CredentialsRef("conf", "spark.x.token"))
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_shared_file_is_left_only_if_spark_has_it(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

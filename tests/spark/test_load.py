@@ -261,7 +261,7 @@ def test_load_again_keeps_registered_definition(
         "value": {"format": kind.lower()},
         "output": {"path": f"file://{loads.folder}/interval=1"},
         "run": "r1",
-        **({} if until == "bounds" else {"since": until}),
+        **({} if until == "bounds" else {"since": until, "commits": f"file://{loads.folder}/.log"}),
     }
     expected = [(1, 7)] if until == "bounds" else [(1, 7), (2, 7)]
     assert loads.run(name, source, **parts).rows == len(expected)
@@ -479,6 +479,25 @@ def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic,
     assert loads.run(name, replay="require").replayed
 
 
+def test_load_of_another_topic_keeps_the_output(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    first, second = topic(), topic()
+    publish(first, flights(0, 2))
+    publish(second, flights(5, 2))
+    # The second one ends while the first one, planned before, writes.
+    late = load.Load(loads.spark, LoadRequest.parse(json.dumps(loads.request(first))), time.monotonic())
+    write = late._write
+
+    def overtaken(*arguments: Any) -> Any:
+        loads.run(second)
+        return write(*arguments)
+
+    late._write = overtaken  # type: ignore[method-assign, assignment]
+    for refused in (late.run, lambda: loads.run(first)):
+        with pytest.raises(InvalidConfiguration, match="give each topic an output path of its own"):
+            refused()
+    assert loads.delays() == [5, 6] and not list(loads.folder.glob(".*writing*"))
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -511,6 +530,10 @@ def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic,
         ({"value": {"format": "json", "schema": "a INTEGRAL"}}, "is not a list of columns"),
         ({"derive": {"late": "delay >"}}, r"derive\.late is not an expression of the columns: .*PARSE_SYNTAX_ERROR"),
         ({"derive": {"late": "dely > 1"}}, r"derive\.late is not an expression of the columns: .*dely"),
+        ({"value": {"format": "json", "schema": "a MAP<INT,STRING>, day INT"}}, r"decoded into .*INVALID_JSON_MAP_KEY"),
+        ({"value": {"format": "json", "schema": "a CHAR(3), day INT"}}, "cannot be decoded into these columns: .*char"),
+        ({"value": {"format": "json", "schema": "a INTERVAL, day INT"}}, "cannot be written to Parquet: .*INTERVAL"),
+        ({"derive": {"day": "map('a', 1)"}}, r'written to Parquet: .*"MAP<STRING, INT>" for partition column'),
         ({"time_zone": "Europe/Berln"}, "time_zone is 'Europe/Berln', which Spark does not know"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,9 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 import pulsar_native
-from pulsar_native import Message, MessageId, Result
-from pulsar_native.exceptions import OperationNotSupported, TopicTerminated
+from pulsar_native import BulkSendError, Message, MessageId, Result
+from pulsar_native.exceptions import InvalidMessage, OperationNotSupported, TopicTerminated
 from pulsar_native.schema import AvroSchema, JsonSchema
+from pyspark_pulsar import publisher
 from pyspark_pulsar.arrow_types import arrow_schema
 from pyspark_pulsar.errors import WriteFailed
 from pyspark_pulsar.publisher import BLOCK_ROWS, Identity
@@ -210,6 +212,17 @@ def test_write_routes_keys_as_the_client_does(
             assert [message.data() for message in stored(f"{other}-partition-{partition}")] == wanted
 
 
+def test_write_single_partition_of_the_task(write: Write, stored: Any, broker: Broker, deduplicating: str) -> None:
+    name = f"persistent://{deduplicating}/single"
+    broker.admin("PUT", f"{name.replace('://', '/')}/partitions", 3)
+    rows = [(f"{number:05}",) for number in range(2 * BLOCK_ROWS + 1)]
+    mode = {"pulsar_producer_messageRoutingMode": "SinglePartition", "deliveryGuarantee": "deduplicated"}
+    for task, part in ((4, rows[:700]), (4, rows), (2, rows[:1])):
+        write("value string", part, Identity("query", task, 0), 900, topic=name, **mode)
+    found = [[message.data().decode() for message in stored(f"{name}-partition-{index}")] for index in range(3)]
+    assert found == [[], [value for (value,) in rows], ["00000"]]
+
+
 @pytest.mark.proves("S15")
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_write_repeated_task_is_published_once(
@@ -334,6 +347,37 @@ def test_write_error_names_topic_and_row(
         write("value string; topic string", [("a", good), ("b", "a/b")])
     with pytest.raises(WriteFailed, match=rf"Row 5 of this task, .* to {good}: .*"):
         write("value string", [("a",)] * 5 + [("x" * 6_000_000,)], topic=good)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [("long", -5), ("timestamp", datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC))],
+    ids=["milliseconds", "timestamp"],
+)
+def test_write_event_time_before_1970_names_the_row(
+    write: Write, topic: NewTopic, stored: Any, kind: str, before: Any
+) -> None:
+    first, second = topic(), topic()
+    rows = [("a", None, None)] * 4 + [("b", before, None), ("c", before, second)]
+    text = "Row {} of this task, to {}, has an event time before 1970 in column eventTime: give it one from 1970 on, "
+    for part, row, there in ((rows, 4, first), ([*rows[:4], rows[5]], 4, second)):
+        with pytest.raises(WriteFailed, match="^" + re.escape(text.format(row, there))) as failed:
+            write(f"value string; eventTime {kind}; topic string", part, size=3, topic=first)
+        assert failed.value.topic == there
+    assert len(stored(first)) == 6, "the batches before"
+    assert stored(second) == []
+
+
+@pytest.mark.parametrize(("sent", "row"), [(2, 2), (0, 0), (9, 5)], ids=["some", "none", "all"])
+def test_write_error_names_first_row_not_sent(
+    write: Write, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, sent: int, row: int
+) -> None:
+    def send(*_: Any) -> None:
+        raise BulkSendError(stored=(range(sent),), message_ids=range(sent)) from InvalidMessage("wrong")
+
+    monkeypatch.setattr(publisher, "_send", send)
+    with pytest.raises(WriteFailed, match=rf"^Row {row} of this task, and rows after it, .*: wrong "):
+        write("value string", [("a",)] * 6, topic=topic())
 
 
 def test_write_too_large_value_names_the_options(write: Write, topic: NewTopic, stored: Any) -> None:

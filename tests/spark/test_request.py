@@ -65,6 +65,11 @@ def test_request_with_all_options() -> None:
         ({"output": {"path": "/x/y/.."}}, "must name a folder of its own"),
         ({"output": {"path": "/x/./"}}, "must name a folder of its own"),
         ({"commits": "/c"}, 'commits needs "since": "last_success"'),
+        ({"output": {"path": "file:orders"}}, "output.path is 'file:orders': Hadoop takes a colon"),
+        ({"output": {"path": "file:orders/1"}}, "output.path is 'file:orders/1': Hadoop takes a colon"),
+        ({"output": {"path": "/x/run=1T00:00/"}}, r"output.path is '/x/run=1T00:00': .* \| replace\(':', ''\)"),
+        ({"output": {"path": "1T00:00/rows"}}, "output.path is '1T00:00/rows': Hadoop takes a colon"),
+        ({"manifest": "file:///x/1T00:00.json"}, "manifest is 'file:///x/1T00:00.json': Hadoop takes a colon"),
         ({"output": {"path": "/x", "sort_by": "a"}}, "output has no part 'sort_by'"),
         ({"metadata": ["__key", "__topik"]}, "no column '__topik'; did you mean '__topic'"),
         ({"derive": {"a": 1}}, "request.derive must be a JSON object of texts"),
@@ -157,9 +162,36 @@ def test_interval_kinds() -> None:
     assert parse(source={**SOURCE, **HOUR}).interval == "bounded"
     assert parse(source={**SOURCE, "startingOffsets": "earliest", "endingOffsets": "latest"}).interval == "bounded"
     assert parse(source=SOURCE, interval="all").interval == "all"
-    since = parse(source=SOURCE, since="last_success")
-    assert (since.interval, since.commits) == ("last_success", "file:///data/.commits")
-    assert parse(source={**SOURCE, "startingTime": "1000"}, since="last_success", commits="/c/").commits == "/c"
+    since = parse(source={**SOURCE, "startingTime": "1000"}, since="last_success", commits="/c/")
+    assert (since.interval, since.commits) == ("last_success", "/c")
+
+
+@pytest.mark.parametrize(
+    ("commits", "message"),
+    [
+        (None, r"needs commits, the folder of the commit log, .*: one for each job"),
+        ("file:log", "commits is 'file:log/': Hadoop takes a colon"),
+    ],
+    ids=["none", "scheme"],
+)
+def test_since_without_a_log_of_its_own_raises(commits: str | None, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse(source=SOURCE, since="last_success", commits=commits)
+
+
+@pytest.mark.parametrize(
+    ("path", "manifest"),
+    [
+        ("orders-1", ".orders-1.manifest.json"),
+        ("daily/orders-1/", "daily/.orders-1.manifest.json"),
+        ("/orders-1", "/.orders-1.manifest.json"),
+        ("file:///a:b/orders-1", "file:///a:b/.orders-1.manifest.json"),
+        ("s3a://bucket/orders-1", "s3a://bucket/.orders-1.manifest.json"),
+    ],
+    ids=["name", "relative", "root", "colon", "store"],
+)
+def test_manifest_is_beside_the_output(path: str, manifest: str) -> None:
+    assert parse(output={"path": path}).manifest == manifest
 
 
 @pytest.mark.proves("A27")

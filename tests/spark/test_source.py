@@ -67,6 +67,8 @@ def test_source_in_sql_is_a_view_and_no_table(
     assert texts(spark.sql("SELECT value FROM orders")) == TEN
     with pytest.raises(PySparkException, match="tables are not supported; use CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE stored_orders {options}")
+    with pytest.raises(PySparkException, match=r"credentialsRef must be .* revoke it"):
+        spark.sql(f"CREATE TABLE stored_orders {options[:-1]}, credentialsRef 's3cret')")
 
 
 def test_source_registers_at_a_session(

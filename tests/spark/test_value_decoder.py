@@ -163,6 +163,28 @@ def test_avro_schemas_are_found_once_per_version() -> None:
     assert asked == [0, 1]
 
 
+@pytest.mark.parametrize("more", [{}, {"x": {"type": "array", "items": "int"}}], ids=["flat", "array"])
+@pytest.mark.parametrize("version", [None, 0], ids=["unversioned", "versioned"])
+@pytest.mark.parametrize("columns", [("id", "ok"), ("ok",)], ids=["all", "some"])
+def test_avro_bytes_after_the_record_are_wrong(
+    more: dict[str, Any], version: int | None, columns: tuple[str, ...]
+) -> None:
+    schema = AvroSchema(record(id="long", ok="boolean", **more))
+    info, good = schema.schema_info(), schema.encode({"id": 1, "ok": True, "x": []})
+    payloads = [good, good + b"\0", b'{"id": 2, "ok": true}', good]
+
+    def read(mode: str, *others: str) -> pa.RecordBatch:
+        made = ValueDecoder(TOPIC, ValueSchema.of(info, (*columns, *others), ValueOptions(mode=mode)), lambda _: info)
+        return made.decode(batch(*payloads, versions=[version] * len(payloads)))
+
+    with pytest.raises(InvalidMessage, match=r"^Message 5:1 .*: bytes after the record: 1 \(ValueError\)\. Read with"):
+        read("FAILFAST")
+    assert read("DROPMALFORMED")["ok"].to_pylist() == [True, True]
+    found = read("PERMISSIVE", "_corrupt")
+    assert found["ok"].to_pylist() == [True, None, None, True]
+    assert found["_corrupt"].to_pylist() == [None, *payloads[1:3], None]
+
+
 def avro_rows(definition: dict[str, Any], value: dict[str, Any], *columns: str, **options: str) -> list[Any]:
     """Return the rows of one Avro message that are read with some of the columns."""
     made = ValueDecoder(

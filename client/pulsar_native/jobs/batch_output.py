@@ -3,8 +3,9 @@
 The manifest of `folder/name` is `folder/_name.manifest.json`; readers of whole folders skip names that begin with an
 underscore. Its `state` is receiving (a claim, no output yet), written (the output is there, nothing is acknowledged),
 consumed (acknowledging has begun: the output is the only copy), acknowledged. Rules: the claim is made before anything
-is received, and one of several runs gets it. Output of another run is never replaced unless asked for. A run that lost
-the claim fails before the output is replaced and before anything is acknowledged.
+is received, and one of several runs gets it. Output of another run is never replaced unless asked for, that of another
+mapped task of the same run never. A run that lost the claim fails before the output is replaced and before anything is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from pulsar_native.jobs.part_files import part_path, remove_parts
 IF_EXISTS = ("fail", "overwrite", "append_part")
 RECEIVING, WRITTEN, CONSUMED, ACKNOWLEDGED = "receiving", "written", "consumed", "acknowledged"
 _MOST_PARTS = 99_999
+# Part of a run's identity that differs between its mapped tasks.
+_MAP_INDEX = "map_index"
 Note = dict[str, Any]
 
 
@@ -124,7 +127,7 @@ class BatchOutput:
             return
         self.path = self._asked
         note = self._read(self.path)
-        if self._if_exists == "overwrite" or self._is_own_claim(note):
+        if (self._if_exists == "overwrite" and not self._is_of_mapped_task(note)) or self._is_own_claim(note):
             self._take_over(note)
             return
         if note is None and not self._exists() and self._create():
@@ -154,6 +157,13 @@ class BatchOutput:
         # With a claim only, this run has no output: a file there is another's.
         return note["state"] == WRITTEN or (note["state"] == RECEIVING and not self._exists())
 
+    def _is_of_mapped_task(self, note: Note | None) -> bool:
+        """Return True for the output of another mapped task of this run: neither must replace the other's messages."""
+        run = None if note is None else note.get("run")
+        if not isinstance(run, Mapping) or run == self._run:
+            return False
+        return {**run, _MAP_INDEX: None} == {**self._run, _MAP_INDEX: None}
+
     def _exists(self) -> bool:
         names = [self.path, part_path(self.path, 0)] if self._in_parts else [self.path]
         return any(is_there(name, self._open_path) for name in names)
@@ -179,6 +189,11 @@ class BatchOutput:
         run = note.get("run")
         if run == self._run:
             return f"{self.path} is the output of another batch of this run, of other topics or subscription: {help_}"
+        if isinstance(run, Mapping) and self._is_of_mapped_task(note):
+            return (
+                f"{self.path} is the output of another mapped task of this run (map_index {run[_MAP_INDEX]}): put "
+                "{{ ti.map_index }} or the topic into the path, or set if_exists='append_part'"
+            )
         whose = ", ".join(f"{name} {value}" for name, value in run.items()) if isinstance(run, Mapping) else "another"
         if note["state"] in (RECEIVING, WRITTEN):
             return (
@@ -206,7 +221,9 @@ class BatchOutput:
     def require_restorable(self) -> None:
         """Raise `OutputExists` if another run has the path of an output that is to be written again."""
         note = self._read(self.path)
-        if self._if_exists != "overwrite" and note is not None and note.get("run") != self._run:
+        if note is None or note.get("run") == self._run:
+            return
+        if self._if_exists != "overwrite" or self._is_of_mapped_task(note):
             raise OutputExists(self._refusal(note))
 
     def take_back(self, state: str, more: Mapping[str, Any]) -> None:

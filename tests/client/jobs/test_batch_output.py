@@ -155,6 +155,24 @@ def test_output_of_another_batch_of_the_run_is_refused(tmp_path: Path) -> None:
         output(tmp_path / "a").claim()
 
 
+@pytest.mark.parametrize("mode", ["overwrite", "fail"])
+@pytest.mark.parametrize("state", ["receiving", WRITTEN, CONSUMED, ACKNOWLEDGED])
+def test_overwrite_of_a_mapped_task_raises(mode: str, state: str, tmp_path: Path) -> None:
+    def task(index: int, run: str = "one") -> BatchOutput:
+        return BatchOutput(str(tmp_path / "a"), {"run_id": run, "map_index": index}, if_exists=mode)
+
+    first = task(0)
+    first.claim()
+    first.keep(state, NOTE)
+    for refused in (task(1).claim, task(1).require_restorable):
+        with pytest.raises(OutputExists, match=r"mapped task of this run \(map_index 0\): put {{ ti.map_index }}"):
+            refused()
+    first.check()
+    if mode == "overwrite":
+        task(0).claim()
+        task(1, "two").claim()
+
+
 def test_released_claim_leaves_the_path_free(tmp_path: Path) -> None:
     first = output(tmp_path / "a")
     first.claim()

@@ -467,8 +467,26 @@ def test_load_commit_log_is_named_by_topic(tmp_path: Path) -> None:
     assert len({*same, *others}) == 5
     assert len(Path(log(dag_id="d" * 250)).name) < 255
     assert log(map_index=3, commits="/notes/log") == "/notes/log"
+    assert "/" not in log(output_path="out")
+    assert log(output_path="daily/out/").startswith("daily/.d.load.")
     with pytest.raises(AirflowFailException, match="Invalid short topic name"):
         Submitted(tmp_path / "wrong").operator(topic="a/b", interval=None, since="last_success").execute(context())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_load_path_with_a_colon_raises(tmp_path: Path) -> None:
+    spark, run = Submitted(tmp_path), context("scheduled__2026-01-01T00:00:00+00:00")
+    plain, advised = (
+        spark.operator(output_path=f"/nowhere/run={template}")
+        for template in ("{{ run_id }}", "{{ run_id | replace(':', '') }}")
+    )
+    plain.render_template_fields(run)
+    with pytest.raises(AirflowFailException, match=r"output\.path is .* \{\{ run_id \| replace\(':', ''\) \}\}"):
+        plain.execute(run)
+    advised.render_template_fields(run)
+    with pytest.raises(AirflowException):
+        advised.execute(run)
+    assert spark.request["output"]["path"] == "/nowhere/run=scheduled__2026-01-01T000000+0000"
 
 
 @pytest.mark.parametrize(
