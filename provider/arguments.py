@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -63,3 +64,16 @@ def expanded_names(operator: BaseOperator) -> Collection[str]:
         return given.value.keys()
     # With expand_kwargs each mapped task may have other keys.
     return given.resolve(get_current_context())[0].keys()
+
+
+def is_of_worker(value: object) -> bool:
+    """Return True for what Airflow resolves in the worker: a task's result, an argument of an expanded task group."""
+    # Airflow's criterion: these have no common public class, and paths have another `resolve`.
+    return callable(getattr(value, "resolve", None)) and not isinstance(value, os.PathLike)
+
+
+def known_values(given: object) -> object:
+    """Return a mapping without the values that are known in the worker only, anything else as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    return {name: value for name, value in given.items() if not is_of_worker(value)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,17 @@ def error_text(error: object) -> str:
     from pulsar_native.jobs.failures import text_of
 
     return redacted(text_of(error))[:_ERROR_LENGTH]
+
+
+def path_text(path: object) -> Any:
+    """Return the text of a path of `pathlib` or an ObjectStoragePath, anything else as it is."""
+    from airflow.sdk import ObjectStoragePath
+
+    if isinstance(path, ObjectStoragePath):
+        if path.serialize()["kwargs"]:
+            validation.refuse(f"{str(path)!r} is an ObjectStoragePath with options: give them in its connection")
+        return str(path)
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def storage_path(text: str) -> Any:

@@ -39,7 +39,7 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
         inline: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        if kwargs.get("process") is not None:
+        if kwargs.pop("process", None) is not None:
             validation.refuse("@task.pulsar_consume calls its own function: leave process out")
         validation.no_generator("the function of @task.pulsar_consume", original(python_callable))
         if op_args:
@@ -55,7 +55,8 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
             python_callable=without_parameters(python_callable, GIVEN),
             op_args=op_args,
             op_kwargs=op_kwargs,
-            kwargs_to_upstream={"path": path, "inline": inline},
+            # A process given here is not filled from `default_args`, whose process is that of other tasks.
+            kwargs_to_upstream={"path": path, "inline": inline, "process": None},
             **kwargs,
         )
         self._returned: object = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk import BaseNotifier
 
@@ -20,6 +20,7 @@ from pulsar_native.jobs.json_values import json_safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from jinja2 import Environment
 
 _TEXTS = ("dag_id", "task_id", "run_id")
 
@@ -40,7 +41,8 @@ class PulsarNotifier(BaseNotifier):
     :param send_timeout_seconds: seconds to wait for the broker's receipt, from 0.1, default 30.
     :param pulsar_conn_id: the connection, default pulsar_default.
 
-    A failure raises AirflowException, which Airflow logs; it does not change the outcome of the task or the run.
+    In templates `exception` is that text, without the secrets that Airflow masks. A failure raises AirflowException,
+    which Airflow logs; it does not change the outcome of the task or the run.
     """
 
     template_fields: Sequence[str] = ("topic", "message", "key", "properties")
@@ -65,6 +67,13 @@ class PulsarNotifier(BaseNotifier):
         self.properties = dict(_mapping({} if properties is None else properties))
         self.send_timeout_seconds = send_timeout_seconds
         self.pulsar_conn_id = pulsar_conn_id
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """Render the templates, to which an exception is its text without secrets."""
+        values: Any = context
+        if values.get("exception") is not None:
+            values = {**context, "exception": _ErrorText(values["exception"])}
+        super().render_template_fields(values, jinja_env)
 
     def notify(self, context: Context) -> None:
         """Publish the message and wait for its receipt."""
@@ -119,6 +128,23 @@ class PulsarNotifier(BaseNotifier):
         if key is None and facts.get("dag_id"):
             key = f"{facts['dag_id']}/{facts.get('run_id', '')}"
         return content, {"partition_key": key, "properties": properties}
+
+
+class _ErrorText(str):
+    """The text of an exception as `error_text` returns it, with the attributes of the exception without secrets."""
+
+    _error: object = None
+
+    def __new__(cls, error: object) -> Self:
+        made = super().__new__(cls, error_text(error))
+        made._error = error
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
+
+        value = getattr(self._error, name)
+        return error_text(value) if isinstance(value, str) else redact(value)
 
 
 def _mapping(properties: object) -> Mapping[str, str]:

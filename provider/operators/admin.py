@@ -303,7 +303,7 @@ class PulsarResetCursorOperator(_SubscriptionOperator):
         if self._by_time:
             if self.timestamp is None or self.timestamp in ("", "None"):
                 validation.refuse("timestamp rendered to nothing")
-            target = validation.moment("timestamp", self.timestamp)
+            target = validation.publish_time("timestamp", self.timestamp)
         else:
             target, parts = _position(self.position), _partitions(admin, topic)
             if target in (MessageId.earliest, MessageId.latest):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_pulsar.arguments import Given
+from airflow_provider_pulsar.arguments import Given, known_values
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
-from airflow_provider_pulsar.context import TaskIdentity, redacted, storage_path
+from airflow_provider_pulsar.context import TaskIdentity, path_text, redacted, storage_path
 from airflow_provider_pulsar.cut_notes import cut_entries, cut_notes, push_cut
 from airflow_provider_pulsar.exceptions import CheckedArguments, failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
@@ -34,7 +34,7 @@ from pulsar_native.jobs.private_keys import checked_paths
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
+    from airflow.sdk import Context, ObjectStoragePath
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import Message
@@ -86,12 +86,13 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
     :param until_end: stop at the end the topics had when the batch began (default). With False one of the three limits
         is needed.
     :param idle_seconds: with `until_end`, how many seconds to wait for messages that are there but do not come, as the
-        broker keeps them for other consumers or for later. Default 10, at least 0.1.
+        broker keeps them for other consumers or for later. Time without a connection does not count. Default 10, at
+        least 0.1.
     :param decode: auto (default: by the schema each message was published with; text or base64 without one), json,
         text, or bytes (base64). Not for Parquet, which holds payloads as they were published.
-    :param path: the file, local or a URL that ObjectStoragePath knows, not the name of a packed file (.gz, .zip). None
-        (default) needs `inline` or `process_message`; the batch is then remembered as long as Airflow keeps the task's
-        state. Templated.
+    :param path: the file, local or a URL that ObjectStoragePath knows, or such a path itself; not the name of a packed
+        file (.gz, .zip). None (default) needs `inline` or `process_message`; the batch is then remembered as long as
+        Airflow keeps the task's state. Templated.
     :param format: jsonl or parquet; by default Parquet for a path that ends in .parquet, else JSONL. Parquet has the
         columns of the Spark source (value, __key, __topic, __messageId, __publishTime, __eventTime,
         __messageProperties, __partition, __sequenceId, __producerName, __ledgerId, __entryId, __batchIndex,
@@ -191,7 +192,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         until_end: bool = True,
         idle_seconds: float = 10,
         decode: str | None = None,
-        path: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | ObjectStoragePath | None = None,
         format: str | None = None,
         if_exists: str = "fail",
         max_messages_per_file: int | None = None,
@@ -232,7 +233,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         self.until_end = until_end
         self.idle_seconds = idle_seconds
         self.decode = decode
-        self.path = os.fspath(path) if isinstance(path, os.PathLike) else path
+        self.path: str | None = path_text(path)
         self.format = format
         self.if_exists = if_exists
         self.max_messages_per_file = max_messages_per_file
@@ -290,8 +291,10 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
 
     def _keys(self) -> dict[str, str]:
         """Return the paths of private keys; raises for a key itself, and for dead letters of decrypted messages."""
-        keys = checked_paths(self.private_keys)
-        if keys and (self.on_error.endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic):
+        keys = checked_paths(known_values(self.private_keys))
+        if self.private_keys and (
+            self.on_error.endswith("_letter") or self.dead_letter_topic or self.retry_letter_topic
+        ):
             validation.refuse("private_keys exclude dead-letter and retry topics: nothing would be encrypted there")
         return keys
 

@@ -25,8 +25,8 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_provider_pulsar.arguments import Given
-from airflow_provider_pulsar.context import TaskIdentity, call_with_context, redacted, storage_path
+from airflow_provider_pulsar.arguments import Given, known_values
+from airflow_provider_pulsar.context import TaskIdentity, call_with_context, path_text, redacted, storage_path
 from airflow_provider_pulsar.exceptions import CheckedArguments, failure, staged
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
@@ -39,7 +39,7 @@ from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, for
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context
+    from airflow.sdk import Context, ObjectStoragePath
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native.jobs.codecs import Codec
@@ -90,9 +90,9 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
         is called with `op_kwargs` and with those parts of the context its parameters name. For deduplication every
         try must give the same messages in the same order. One text, bytes or dict, a set, and tables of other kinds
         are refused. Templated.
-    :param file: path (also an os.PathLike) or URL of a file instead of `messages`: .jsonl or .ndjson (a message a
-        line), .json (one array, whose elements are messages, or a message a line), .csv, .txt or .log (a line is a
-        message), these also packed as .gz or .zip; .parquet or .pq. Texts of a CSV take the types of
+    :param file: path (also an os.PathLike or an ObjectStoragePath) or URL of a file instead of `messages`: .jsonl or
+        .ndjson (a message a line), .json (one array, whose elements are messages, or a message a line), .csv, .txt or
+        .log (a line is a message), these also packed as .gz or .zip; .parquet or .pq. Texts of a CSV take the types of
         `schema_definition`. Files are streamed. With deduplication a file is read once more before, for its digest.
         Templated.
     :param file_format: jsonl, json, csv, text or parquet; by default the file's ending decides, and a line of a .jsonl
@@ -162,7 +162,7 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
         *,
         topic: str,
         messages: object = None,
-        file: str | os.PathLike[str] | None = None,
+        file: str | os.PathLike[str] | ObjectStoragePath | None = None,
         file_format: str | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         envelope: bool = False,
@@ -194,7 +194,7 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
         # Airflow would call a function in a templated field while rendering, and store its result.
         self.messages = None if callable(messages) else messages
         self._supplier: Callable[..., Any] | None = messages if callable(messages) else None
-        self.file = os.fspath(file) if isinstance(file, os.PathLike) else file
+        self.file: str | None = path_text(file)
         self.file_format = file_format
         self.op_kwargs = op_kwargs
         self.envelope = envelope
@@ -263,7 +263,7 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
             validation.refuse(f"PublishOperator needs exactly one of messages and file: {found}")
 
     def _public_keys(self) -> dict[str, str]:
-        keys = validation.texts("encryption_keys", self.encryption_keys)
+        keys = validation.texts("encryption_keys", known_values(self.encryption_keys))
         if any(map(secrets.looks_secret, keys.values())):
             validation.refuse("encryption_keys must be paths of public keys, not private keys")
         return keys

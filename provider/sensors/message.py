@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
+from airflow_provider_pulsar.arguments import known_values
 from airflow_provider_pulsar.assets.pulsar import cluster_uri
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
@@ -95,7 +96,7 @@ class MessageSensor(WatchingSensor):
         self.private_keys = private_keys
         if isinstance(private_keys, Mapping):
             # Also where other arguments are templates, which are checked later: Airflow stores this one as it is.
-            checked_paths(private_keys)
+            checked_paths(known_values(private_keys))
         self._noted: dict[str, Any] | None = None
         self._taken: dict[str, Any] | None = None
         self.prepare()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent import futures
 from contextlib import suppress
 from datetime import timedelta
@@ -32,7 +33,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider_pulsar.arguments import Given
+from airflow_provider_pulsar.arguments import Given, is_of_worker
 from airflow_provider_pulsar.exceptions import CheckedArguments, staged
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.triggers.watching import GRACE_SECONDS
@@ -55,6 +56,8 @@ _T = TypeVar("_T")
 _ENDS = (AirflowSensorTimeout, AirflowTaskTimeout, AirflowFailException)
 # An interrupted look has so long to drop its connections. Every second of it delays Airflow's execution time-out.
 _STOP_SECONDS = 2
+# What a template reads by a request that no triggerer answers: the task would wait for it until the time-out.
+_WORKER_ONLY = re.compile(r"\b(?:xcom_pull|inlet_events|prev_\w+_success|get_previous_dagrun)\b")
 
 
 class WatchingSensor(CheckedArguments, BaseSensorOperator):
@@ -62,7 +65,8 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
 
     :param deferrable: wait in the triggerer.
     :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`. Not for
-        mapped tasks, nor for arguments that are the result of another task.
+        mapped tasks, nor for arguments that are or pull the result of another task, or are those of an expanded task
+        group. The triggerer renders templates without the DAG's macros, filters and native rendering.
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
     :param exponential_backoff: as in every sensor, but not with `deferrable`: the triggerer looks at even intervals.
@@ -143,7 +147,7 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
             )
 
     def _refuse_results(self, given: Mapping[str, Any]) -> None:
-        """Raise for the first argument that is or has the result of another task."""
+        """Raise for the first argument that is or has what a worker alone can read, as the result of another task."""
         # A mapped task with this flag from `default_args` starts in the worker, which can read results.
         if getattr(self, "_BaseOperator__from_mapped", False):
             return
@@ -153,6 +157,8 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
                     f"{name} is the result of another task, which the triggerer cannot read: leave out "
                     "start_from_trigger"
                 )
+            for part in _parts(value):
+                _refuse_worker_only(name, part)
 
     def restore(self, context: Context) -> None:
         """Continue from an earlier process of this try."""
@@ -305,11 +311,33 @@ class WatchingSensor(CheckedArguments, BaseSensorOperator):
 
 
 def _has_template(value: object) -> bool:
+    return any(map(is_template, _parts(value)))
+
+
+def _refuse_worker_only(name: str, part: object) -> None:
+    """Raise for what only a worker can resolve or render."""
+    if is_of_worker(part):
+        validation.refuse(
+            f"{name} is known in a worker only, as an argument of an expanded task group is: leave out "
+            "start_from_trigger"
+        )
+    read = _WORKER_ONLY.search(part) if isinstance(part, str) and is_template(part) else None
+    if read is not None:
+        validation.refuse(
+            f"{name} has the template {part!r}, and {read[0]} can be read in a worker only: leave out "
+            "start_from_trigger"
+        )
+
+
+def _parts(value: object) -> Iterator[object]:
+    """Yield what is in mappings and lists, or the value itself if it is neither."""
     if isinstance(value, Mapping):
-        return any(map(_has_template, value.values()))
+        value = list(value.values())
     if isinstance(value, list | tuple):
-        return any(map(_has_template, value))
-    return is_template(value)
+        for each in value:
+            yield from _parts(each)
+    else:
+        yield value
 
 
 def _run_in_thread(look: Coroutine[Any, Any, _T]) -> _T:

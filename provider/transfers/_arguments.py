@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from pulsar_native.jobs import validation
 
@@ -17,3 +19,12 @@ def refuse_excluded(given: Mapping[str, object], excluded: Collection[str], purp
     for name in excluded:
         if given.get(name) is not None:
             validation.refuse(f"{purpose}: leave {name} out")
+
+
+def excluded_defaults(constructor: Callable[..., None], excluded: Collection[str]) -> dict[str, Any]:
+    """Return the operator's defaults of arguments that the transfer does not have.
+
+    Airflow fills an argument that the operator's constructor is not given from `default_args`.
+    """
+    parameters = inspect.signature(constructor).parameters
+    return {name: parameters[name].default for name in excluded}

@@ -17,7 +17,7 @@ from airflow_provider_pulsar.cut_notes import cut_entries, cut_notes, push_cut
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.state import TaskState
-from airflow_provider_pulsar.transfers._arguments import inherited_fields, refuse_excluded
+from airflow_provider_pulsar.transfers._arguments import excluded_defaults, inherited_fields, refuse_excluded
 from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         self.rows_per_insert = rows_per_insert
         self.state_table = state_table
         self.sql_hook_params = sql_hook_params
+        kwargs |= excluded_defaults(ConsumeBatchOperator.__init__, _NOT_OURS)
         super().__init__(subscription=subscription, **kwargs)
 
     def _check_output(self) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_pulsar.arguments import is_of_worker
 from airflow_provider_pulsar.operators.publish import PublishOperator
-from airflow_provider_pulsar.transfers._arguments import inherited_fields, refuse_excluded
+from airflow_provider_pulsar.transfers._arguments import excluded_defaults, inherited_fields, refuse_excluded
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.sources import Source
 from pulsar_native.jobs.sql_source import FETCH_SIZE, query_source
@@ -76,11 +77,13 @@ class SqlToPulsarOperator(PublishOperator):
         self.parameters = parameters
         self.sql_hook_params = sql_hook_params
         self.fetch_size = fetch_size
+        kwargs |= excluded_defaults(PublishOperator.__init__, _NOT_OURS)
         super().__init__(topic=topic, **kwargs)
 
     def _check_given(self) -> None:
         validation.text("sql_conn_id", self.sql_conn_id)
-        if not isinstance(self.sql, str):
+        sql: object = self.sql
+        if not isinstance(sql, str) and not is_of_worker(sql):
             validation.refuse("sql must be the text of one statement")
         self.fetch_size = validation.whole("fetch_size", self.fetch_size)
 

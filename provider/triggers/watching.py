@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_pulsar.context import redacted
+from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import explain, is_permanent
 from pulsar_native.jobs.watching import MIN_LOOK_SECONDS, config_of_look
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+
+    from airflow.sdk import DAG, Context
+    from jinja2 import Environment
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native.asyncio import Client
@@ -59,6 +64,7 @@ class WatchingTrigger(BaseTrigger):
         self.timeout_seconds = timeout_seconds
         self.silent_fail = silent_fail
         self._logged: tuple[str, float] | None = None
+        self._not_rendered: Exception | None = None
 
     @abstractmethod
     def watcher(self) -> Watcher:
@@ -83,13 +89,37 @@ class WatchingTrigger(BaseTrigger):
         }
         return f"{type(self).__module__}.{type(self).__qualname__}", {**self.condition(), **arguments}
 
+    def get_template_env(self, dag: DAG | None = None) -> Environment:
+        """Return Airflow's environment for templates, in which an undefined name is an error as in workers."""
+        from jinja2 import StrictUndefined
+
+        environment: Environment = super().get_template_env(dag)
+        environment.undefined = StrictUndefined
+        return environment
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """Render the templates of a task that is started in the triggerer; the event of `run` has the error."""
+        from jinja2 import TemplateError
+
+        try:
+            super().render_template_fields(context, jinja_env)
+        except TemplateError as error:
+            self._not_rendered = validation.InvalidValue(
+                f"a template cannot be rendered in the triggerer, which has no macros and filters of the DAG: "
+                f"{redacted(str(error))}"
+            )
+        except Exception as error:
+            # Of a variable or a connection that is missing, for instance.
+            self._not_rendered = error
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait and send the event."""
         if self.end_time is None and self.timeout_seconds is not None:
             self.end_time = self._started() + self.timeout_seconds
         while True:
             event = await self._attempt()
-            if not self.silent_fail or event["status"] != "error" or event["permanent"]:
+            ends = event["status"] != "error" or event["permanent"] or self._not_rendered is not None
+            if not self.silent_fail or ends:
                 break
             self.log.error("%s", event["message"])
             left = self._left()
@@ -102,6 +132,8 @@ class WatchingTrigger(BaseTrigger):
     async def _attempt(self) -> dict[str, Any]:
         watch: Watcher | None = None
         try:
+            if self._not_rendered is not None:
+                raise self._not_rendered
             await self._name_topic()
             watch = self.watcher()
             return await self._wait(watch)

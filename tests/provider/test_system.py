@@ -173,3 +173,6 @@ def test_example_sql_reaches_parquet(
     for again in (clear_and_run(dag, run), dag.test()):
         assert set(states_of(again).values()) == {"success"}, states_of(again)
         assert pq.read_table(tmp_path / "orders" / "day=2026-01-01" / "orders.parquet").num_rows == 500
+    none = dag.test(run_conf={"day": "2026-01-03"})
+    assert set(states_of(none).values()) == {"success"}, states_of(none)
+    assert pq.read_table(tmp_path / "orders" / "day=2026-01-03" / "orders.parquet").num_rows == 0

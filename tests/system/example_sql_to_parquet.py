@@ -8,7 +8,6 @@ import os
 from airflow.sdk import DAG
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
-from airflow_provider_pulsar.sensors.topic import TopicSensor
 from airflow_provider_pulsar.transfers.sql_to_pulsar import SqlToPulsarOperator
 
 FOLDER = os.environ.get("EXAMPLES_FOLDER", "/tmp/pulsar-examples")
@@ -35,13 +34,6 @@ with DAG("example_sql_to_parquet", schedule=None, params={"day": "2026-01-01"}) 
         schema_definition=ORDER,
         create_subscription="lake",
     )
-    wait = TopicSensor(
-        task_id="wait",
-        topic="orders-{{ run_id }}",
-        messages="{{ ti.xcom_pull('publish')['count'] }}",
-        poke_interval=1,
-        timeout=60,
-    )
     lake = ConsumeBatchOperator(
         task_id="lake",
         topic="orders-{{ run_id }}",
@@ -49,5 +41,5 @@ with DAG("example_sql_to_parquet", schedule=None, params={"day": "2026-01-01"}) 
         path=FOLDER + "/orders/day={{ params.day }}/orders.parquet",
         if_exists="overwrite",
     )
-    publish >> wait >> lake
+    publish >> lake
 # [END sql_to_parquet]

@@ -72,7 +72,7 @@ class Bounds:
                 return {}
             if is_missing(self.start):
                 validation.refuse(f"interval_start was rendered to {self.start!r}: leave it out, or give a time")
-            return {"startingTime": iso(validation.moment("interval_start", self.start))}
+            return {"startingTime": iso(validation.publish_time("interval_start", self.start))}
         return self._both(is_rendered)
 
     def _both(self, is_rendered: bool) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Bounds:
             _refuse_missing(missing)
         if not is_rendered and any(is_template(value) for value in values.values()):
             return {}
-        moments = {name: validation.moment(name, value) for name, value in values.items()}
+        moments = {name: validation.publish_time(name, value) for name, value in values.items()}
         if len(moments) == 2:
             check_order(*moments.values(), names=("interval_start", "interval_end"))
         return {_OPTIONS[name]: iso(moment) for name, moment in moments.items()}

@@ -42,9 +42,8 @@ class MessageMatch:
             validation.refuse(f"match must be a mapping with {', '.join(CONDITIONS)}, not {description!r}")
         validation.known("match", [str(name) for name in description], CONDITIONS)
         self._keys = _texts("match['key']", description["key"]) if "key" in description else None
-        self._properties = _properties(description.get("properties", {}))
-        path = description.get("jsonpath")
-        self._selects = None if path is None else _compiled(path)
+        self._properties = _properties(description["properties"]) if "properties" in description else {}
+        self._selects = _compiled(description["jsonpath"]) if "jsonpath" in description else None
 
     @property
     def needs_value(self) -> bool:
@@ -66,7 +65,7 @@ class MessageMatch:
 
 
 def _properties(described: object) -> dict[str, Texts]:
-    if not isinstance(described, Mapping) or not all(isinstance(name, str) for name in described):
+    if not isinstance(described, Mapping) or not described or not all(isinstance(name, str) for name in described):
         validation.refuse(f"match['properties'] must be a mapping of names to texts, not {described!r}")
     return {name: _texts(f"match['properties'][{name!r}]", value) for name, value in described.items()}
 

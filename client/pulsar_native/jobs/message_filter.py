@@ -52,7 +52,7 @@ class MessageFilter:
         if not isinstance(properties, Mapping):
             validation.refuse('filter[\'properties\'] must be a dict such as {"region": "eu"}')
         since, until = (
-            None if given.get(name) is None else validation.moment(f"filter[{name!r}]", given[name])
+            None if given.get(name) is None else validation.publish_time(f"filter[{name!r}]", given[name])
             for name in ("since", "until")
         )
         if since is not None and until is not None and until <= since:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 # Years 1 to 9999, all that a datetime holds: a time of today in microseconds is in the year 55000 and later.
 _MIN_MILLIS, _MAX_MILLIS = -62_135_596_800_000, 253_402_300_799_999
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Seconds since 1970 from September 2001 on: in milliseconds they are of January to April 1970, when no message was.
+_SECONDS = range(10**9, 10**10)
+# ISO date without dashes.
+_DATE = re.compile(r"(19|20|21)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 
 
 class InvalidValue(ValueError):
@@ -109,6 +115,31 @@ def moment(name: str, value: datetime | str | int) -> int:
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     # One with a zone may be some hours beyond the years of UTC, which stands for the earliest or latest time.
     return max(_MIN_MILLIS, min(round(aware.timestamp() * 1000), _MAX_MILLIS))
+
+
+def publish_time(name: str, value: datetime | str | int) -> int:
+    """Return milliseconds since 1970 as `moment` does; raise for a number that is one of seconds or a date."""
+    millis = moment(name, value)
+    if isinstance(value, int | float) or (isinstance(value, str) and value.strip().isdecimal()):
+        check_publish_millis(name, millis)
+    return millis
+
+
+def check_publish_millis(name: str, millis: int) -> None:
+    """Raise for a number of milliseconds that can only be one of seconds or a date such as 20260131."""
+    text, understood = str(millis), timedelta(milliseconds=millis)
+    if millis in _SECONDS:
+        meant = (_EPOCH + timedelta(seconds=millis)).isoformat()
+        refuse(
+            f"{name} is {text}, which in milliseconds since 1970 is {(_EPOCH + understood).isoformat()}; are these "
+            f"seconds? Write {meant} as {text}000"
+        )
+    if _DATE.fullmatch(text):
+        date = f"{text[:4]}-{text[4:6]}-{text[6:]}T00:00:00Z"
+        refuse(
+            f"{name} is {text}, which in milliseconds since 1970 is "
+            f"{(_EPOCH + understood).isoformat(timespec='milliseconds')}; write a date as {date}"
+        )
 
 
 def _in_milliseconds(name: str, value: float | str) -> int:

@@ -59,7 +59,7 @@ class TopicCondition:
         name = TopicName.parse(validation.text("topic", topic))
         if messages is not None and published_since is not None:
             validation.refuse("give messages or published_since, not both: they are two sensors")
-        since = None if published_since is None else validation.moment("published_since", published_since)
+        since = None if published_since is None else validation.publish_time("published_since", published_since)
         count = None if messages is None else validation.whole("messages", messages)
         if not name.is_persistent and (count is not None or since is not None):
             validation.refuse("a non-persistent topic stores no messages: only its existence can be waited for")

@@ -46,6 +46,8 @@ def test_bounds_one_of_source_options_leaves_the_other() -> None:
         (Bounds(END, START), r"reversed: interval_end \(2013-01-31T05.*\) is before interval_start .*exchange them"),
         (Bounds(START, END, starts=["startingTime"]), "give interval_start or the source option startingTime, not"),
         (Bounds(None, END, starts=["a"], ends=["endingTime"]), "give interval_end or the source option endingTime"),
+        (Bounds(START, 1767225600), "interval_end is 1767225600, .*are these seconds"),
+        (Bounds("20130131", None, since="last_success"), "interval_start is 20130131, .*write a date as 2013-01-31"),
         (Bounds(START, "tomorrow"), "interval_end='tomorrow'"),
         (Bounds(None, None, interval="everything"), "interval can only be 'all', not 'everything'"),
         (Bounds(START, None, interval="all"), "leave out interval_start"),

@@ -58,6 +58,7 @@ def test_filter_text_and_emptiness() -> None:
         ({"key_regex": "("}, "is no regular expression"),
         ({"properties": ["a"]}, r"filter\['properties'\] must be a dict"),
         ({"properties": {"a": 1}}, "must be a text or a list of texts, not 1"),
+        ({"until": 1767225600}, r"filter\['until'\] is 1767225600, .*are these seconds"),
         ({"since": "noon"}, r"filter\['since'\]='noon'"),
         ({"since": 5, "until": 5}, r"filter\['until'\] must be after"),
     ],

@@ -176,6 +176,40 @@ def test_moment_other_values_raise(value: object, words: str) -> None:
         validation.moment("t", value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "value", [0, "999999999", 10_000_000_000, "1767225600000", "20261301", "20260101T00", 18260101]
+)
+def test_publish_time_other_numbers_as_moment(value: int | str) -> None:
+    assert validation.publish_time("t", value) == validation.moment("t", value)
+
+
+@pytest.mark.parametrize(
+    "value", [datetime(1970, 1, 21, 10, tzinfo=UTC), "1970-01-21T10:00:00Z", "1970-01-01T05:37:40.101Z"]
+)
+def test_publish_time_in_1970_as_date_is_kept(value: datetime | str) -> None:
+    assert validation.publish_time("t", value) == validation.moment("t", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (
+            1767225600,
+            r"t is 1767225600, .* is 1970-01-21T10:53:45.600000\+00:00; are these seconds\? Write 2026-01-01T",
+        ),
+        (" 1767225600 ", r"00:00:00\+00:00 as 1767225600000"),
+        (1767225600.5, "as 1767225600000"),
+        ("1000000000", "are these seconds"),
+        ("9999999999", "are these seconds"),
+        (20260101, r"t is 20260101, .* is 1970-01-01T05:37:40\.101\+00:00; write a date as 2026-01-01T00:00:00Z"),
+        ("20271231", "write a date as 2027-12-31T00:00:00Z"),
+    ],
+)
+def test_publish_time_seconds_or_date_raises(value: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        validation.publish_time("t", value)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("given", "found"), [(1, 1), ("7", 7), (" 12 ", 12)])
 def test_whole_number_or_its_text(given: object, found: int) -> None:
     assert validation.whole("n", given) == found

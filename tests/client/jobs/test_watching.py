@@ -61,6 +61,7 @@ def test_condition_of_rendered_templates(arguments: Any, condition: TopicConditi
         (("t", 1.0, None), "whole number of at least 1, not 1.0"),
         (("t", True, None), "whole number of at least 1, not True"),
         (("t", "-1", None), "whole number of at least 1, not '-1'"),
+        (("t", None, "20260101"), "published_since is 20260101, .*write a date as 2026-01-01"),
         (("t", None, "yesterday"), "published_since='yesterday'"),
         (("non-persistent://a/b/t", 1, None), "a non-persistent topic stores no messages"),
         (("non-persistent://a/b/t", None, 5), "a non-persistent topic stores no messages"),

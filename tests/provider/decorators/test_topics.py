@@ -190,6 +190,12 @@ def test_task_consume_other_arguments_pass() -> None:
     assert dag.get_task("once").multiple_outputs
 
 
+def test_task_consume_default_args_leave_process_alone() -> None:
+    with DAG("d", schedule=None, default_args={"process": print, "max_messages": 3}):
+        made = pulsar_consume_task(topic="t", subscription="s", process=None)(handle_some)(limit=1).operator
+    assert made.process is None and made.max_messages == 3
+
+
 def test_task_consume_of_no_function_raises() -> None:
     with pytest.raises(TypeError, match="use named arguments instead"):
         pulsar_consume_task("orders")  # type: ignore[arg-type]  # as @task.pulsar_consume("orders")

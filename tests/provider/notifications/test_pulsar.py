@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_pulsar.notifications.pulsar import PulsarNotifier
 from support.brokers import Broker, NewTopic
@@ -105,6 +106,48 @@ def test_notifier_exception_any_text_is_published(
     PulsarNotifier(topic=name)(context)
     (message,) = read_all(broker, name)
     assert json.loads(message.data()) == {"exception": text}
+
+
+class Refused(Exception):
+    """An error with an attribute."""
+
+    code = 7
+    reply = "s3cret-of-test refused"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ exception }}", "no login with ***"),
+        ("{{ task_id }}: {{ exception | truncate(8, true, '') }}", "t: no login"),
+        ("{{ exception.args[0] }}, {{ exception.code }}, {{ exception.reply }}", "no login with ***, 7, *** refused"),
+        ({"error": ["{{ exception }}"]}, '{"error": ["no login with ***"]}'),
+    ],
+)
+@pytest.mark.usefixtures("pulsar_conn")
+def test_notifier_template_exception_is_redacted(template: object, text: str, broker: Broker, topic: NewTopic) -> None:
+    mask_secret("s3cret-of-test")
+    name, error = topic(), Refused("no login with s3cret-of-test")
+    context: Any = {"exception": error, "task_id": "t"}
+    PulsarNotifier(topic=name, message=template)(context)
+    (message,) = read_all(broker, name)
+    assert message.data().decode() == text
+    assert context["exception"] is error
+
+
+@pytest.mark.parametrize(
+    ("exception", "text"),
+    [(Unprintable(), "Unprintable"), (RuntimeError("x" * 6_000_000), "x" * 65_536), ("late", "late")],
+)
+@pytest.mark.usefixtures("pulsar_conn")
+async def test_notifier_template_exception_any_text(
+    exception: object, text: str, broker: Broker, topic: NewTopic
+) -> None:
+    name = topic()
+    context: Any = {"exception": exception}
+    await PulsarNotifier(topic=name, message="{{ exception }}", context=context)
+    (message,) = read_all(broker, name)
+    assert message.data().decode() == text
 
 
 @pytest.mark.usefixtures("pulsar_conn")

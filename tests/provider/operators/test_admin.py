@@ -833,6 +833,11 @@ def test_admin_wrong_arguments_raise_at_parsing(operator: type[Any], options: di
         (PulsarCreateTopicOperator, {"topic": "a/b"}, "short topic name"),
         (PulsarResetCursorOperator, {"topic": "t", "subscription": "s", "position": "1-2"}, "position must be"),
         (PulsarResetCursorOperator, {"topic": "t", "subscription": "s", "timestamp": "None"}, "rendered to nothing"),
+        (
+            PulsarResetCursorOperator,
+            {"topic": "t", "subscription": "s", "timestamp": "20260101"},
+            "write a date as 2026-",
+        ),
         (PulsarSkipMessagesOperator, {"topic": "t", "subscription": "s", "count": ""}, "rendered to nothing"),
         (PulsarSkipMessagesOperator, {"topic": "t", "subscription": "s", "count": "-1"}, "count must be"),
         (PulsarSkipMessagesOperator, {"topic": "t", "subscription": 7, "count": 1}, "subscription must be a text"),

@@ -272,8 +272,16 @@ def test_consume_writes_to_object_storage(client: Client, topic: NewTopic) -> No
     name = topic()
     fill(client, name, ["a", "b"])
     path = f"memory://bucket/{name.rpartition('/')[2]}.jsonl"
-    ConsumeBatchOperator(task_id="a_task", topic=name, subscription="sub", path=path).execute(context_of())
+    options = {"task_id": "a_task", "topic": name}
+    ConsumeBatchOperator(subscription="sub", path=path, **options).execute(context_of())
     with ObjectStoragePath(path).open("rb") as file:
+        assert [json.loads(line)["value"] for line in file] == ["a", "b"]
+    # As a path itself, whose last part is a template.
+    stored = ObjectStoragePath(f"memory://bucket/{name.rpartition('/')[2]}") / "{{ params.day }}.jsonl"
+    operator = ConsumeBatchOperator(subscription="other", path=stored, **options)
+    operator.render_template_fields({"params": {"day": "2026-01-31"}})
+    assert operator.execute(context_of())["path"] == str(stored).replace("{{ params.day }}", "2026-01-31")
+    with ObjectStoragePath(operator.path).open("rb") as file:
         assert [json.loads(line)["value"] for line in file] == ["a", "b"]
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
+from airflow_provider_pulsar.sensors.message import MessageSensor
 from pulsar_native import AdminClient, Client, ConsumerCryptoFailureAction, MessageId
-from support.brokers import NewTopic
+from support.brokers import Broker, NewTopic
 from support.key_files import key_pair
 from support.tasks import StateStore, context_of, dag_in, states_of
 
@@ -125,6 +127,44 @@ def test_encryption_keys_of_a_task_without_result_fail(airflow_home: Path, topic
     )
     assert states_of(dag.test()) == {"keys": "success", "publish": "failed"}
     assert name not in admin.topics("public/default")
+
+
+def test_keys_one_is_result_is_read(
+    airflow_home: Path, keys: Path, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, path = topic(), tmp_path / "out.jsonl"
+    dag = dag_in(
+        airflow_home,
+        "encryption_key_result",
+        f"""
+        @task
+        def file(ending):
+            return {str(keys / "orders")!r} + ending
+
+        publish = PublishOperator(
+            task_id="publish", topic={name!r}, messages=["secret"], encryption_keys={{"orders": file(".pub")}}
+        )
+        publish >> ConsumeBatchOperator(
+            task_id="batch", topic={name!r}, subscription="s", path={str(path)!r},
+            private_keys={{"orders": file(".key")}},
+        )
+        """,
+    )
+    assert set(states_of(dag.test()).values()) == {"success"}
+    assert [json.loads(line)["value"] for line in path.read_text().splitlines()] == ["secret"]
+
+
+@pytest.mark.parametrize("more", [{"other": 1}, {"other": "-----BEGIN PRIVATE KEY-----"}, {"other": b"x"}])
+def test_keys_beside_a_result_are_checked(more: dict[str, Any]) -> None:
+    with DAG("a_dag", schedule=None):
+        result = PublishOperator(task_id="before", topic="t", messages=[1]).output
+        with pytest.raises(ValueError, match="encryption_keys must be"):
+            PublishOperator(task_id="p", topic="t", messages=[1], encryption_keys={"k": result, **more})
+        with pytest.raises(ValueError, match="private_keys must be"):
+            MessageSensor(task_id="s", topic="t", subscription="s", private_keys={"k": result, **more})
+        with pytest.raises(ValueError, match="private_keys exclude dead-letter"):
+            consume("t", Path("/o.jsonl"), private_keys={"k": result}, on_error="dead_letter")
+        MessageSensor(task_id="known_later", topic="t", subscription="s", private_keys={"k": result})
 
 
 def test_keys_themselves_are_refused(keys: Path, tmp_path: Path) -> None:

@@ -258,7 +258,9 @@ def test_publish_file_of_object_storage(ending: str, broker: Broker, topic: NewT
     name = topic()
     path = f"memory://bucket/{name.rpartition('/')[2]}.{ending}"
     ObjectStoragePath(path).write_bytes(content[ending])
-    assert publish(name, file=path).execute(context_of())["count"] == 2
+    assert (
+        publish(name, file=path if ending == "jsonl" else ObjectStoragePath(path)).execute(context_of())["count"] == 2
+    )
     assert [message.data() for message in read_all(broker, name)] == [b'{"a":"1"}', b'{"a":"2"}']
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task_group
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -298,6 +298,42 @@ def test_sensor_result_start_from_trigger_raises(kind: type[Any], name: str, wra
         with pytest.raises(ValueError, match=f"{name} is the result of another task, .*: leave out start_from_trigger"):
             kind(task_id="started", start_from_trigger=True, **options, **given)
         assert kind(task_id="deferred", **options, **given).upstream_task_ids == {"before"}
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "word"),
+    [
+        ("messages", "{{ ti.xcom_pull('before')['count'] }}", "xcom_pull"),
+        ("topic", "{% if task_instance.xcom_pull('before') %}t{% endif %}", "xcom_pull"),
+        ("published_since", "{{ prev_data_interval_end_success }}", "prev_data_interval_end_success"),
+    ],
+)
+def test_sensor_pull_start_from_trigger_raises(name: str, template: str, word: str) -> None:
+    options = {"topic": "t", "deferrable": True, name: template}
+    with pytest.raises(ValueError, match=f"{name} has the template .*, and {word} can be read in a worker only: leave"):
+        TopicSensor(task_id="started", start_from_trigger=True, **options)
+    assert getattr(TopicSensor(task_id="deferred", **options), name) == template
+
+
+def test_sensor_pull_within_match_start_raises() -> None:
+    options = {"task_id": "a_task", "topic": "t", "subscription": "s", "deferrable": True}
+    match = {"properties": {"run": ["a", "{{ ti.xcom_pull('before') }}"]}}
+    with pytest.raises(ValueError, match=r"match has the template .*, and xcom_pull can be read in a worker only"):
+        MessageSensor(match=match, start_from_trigger=True, **options)
+    # As a text that is no template it is a property's value.
+    MessageSensor(match={"properties": {"run": "xcom_pull"}}, start_from_trigger=True, **options)
+
+
+def test_sensor_mapped_group_start_from_trigger_raises() -> None:
+    @task_group
+    def group(name: str) -> None:
+        TopicSensor(task_id="started", topic=name, deferrable=True, start_from_trigger=True)
+
+    with (
+        DAG("a_dag", schedule=None),
+        pytest.raises(ValueError, match=r"topic is known in a worker only.*expanded task g"),
+    ):
+        group.expand(name=["a", "b"])
 
 
 def test_sensor_mapped_default_start_takes_result() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseOperator
+from airflow.sdk import DAG, BaseOperator
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
@@ -52,7 +52,10 @@ def test_transfer_renders_paths_of_keys(name: str, field: str, rendered: dict[st
     assert getattr(operator, field) == rendered
 
 
-@pytest.mark.parametrize(("name", "field"), [(name, field) for name in TRANSFERS for field in TRANSFERS[name][2]])
+EXCLUDED = [(name, field) for name in TRANSFERS for field in TRANSFERS[name][2]]
+
+
+@pytest.mark.parametrize(("name", "field"), EXCLUDED)
 def test_transfer_argument_it_does_not_have(name: str, field: str) -> None:
     with pytest.raises(ValueError, match=f": leave {field} out"):
         make(name, **{field: "x"})
@@ -61,3 +64,22 @@ def test_transfer_argument_it_does_not_have(name: str, field: str) -> None:
 @pytest.mark.parametrize(("name", "field"), [("sql_to_pulsar", "file"), ("pulsar_to_sql", "path")])
 def test_transfer_none_is_no_argument(name: str, field: str) -> None:
     assert getattr(make(name, **{field: None}), field) is None
+
+
+@pytest.mark.parametrize(("name", "field"), EXCLUDED)
+def test_transfer_default_args_leave_excluded_alone(name: str, field: str) -> None:
+    default = getattr(make(name), field)
+    with DAG("a_dag", schedule=None, default_args={field: "x", "pulsar_conn_id": "other"}):
+        made = make(name)
+    assert getattr(made, field) == default and made.pulsar_conn_id == "other"
+
+
+def test_sql_to_pulsar_sql_is_text_or_result() -> None:
+    options: dict[str, Any] = {"topic": "t", "sql_conn_id": "shop"}
+    with DAG("a_dag", schedule=None):
+        result = PublishOperator(task_id="before", topic="t", messages=[1]).output
+        made = sql_to_pulsar.SqlToPulsarOperator(task_id="later", sql=result["sql"], **options)  # type: ignore[arg-type]
+        assert made.upstream_task_ids == {"before"}
+    for wrong in (["SELECT 1"], b"SELECT 1", None):
+        with pytest.raises(ValueError, match="sql must be the text of one statement"):
+            sql_to_pulsar.SqlToPulsarOperator(task_id="a_task", sql=wrong, **options)  # type: ignore[arg-type]

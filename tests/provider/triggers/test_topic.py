@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -50,6 +51,39 @@ def test_trigger_serializes(topic: NewTopic) -> None:
     assert (module, name) == (TopicTrigger.__module__, TopicTrigger.__name__)
     again = TopicTrigger(**json.loads(json.dumps(arguments)))
     assert again.serialize() == trigger.serialize()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize(
+    ("template", "words", "is_permanent"),
+    [
+        ("t-{{ params.typo }}", "no macros and filters of the DAG: 'dict object' has no attribute 'typo'", True),
+        ("{{ name() }}", "no macros and filters of the DAG: 'name' is undefined", True),
+        ("{{ 't' | cut }}", "No filter named 'cut'", True),
+        # One of these is there in another try, perhaps.
+        ("{{ missing() }}", "Waiting for {{ missing.. }} failed at the stage 'arguments': KeyError: 'v'", False),
+    ],
+)
+async def test_trigger_not_rendered_ends_at_once(template: str, words: str, is_permanent: bool, silent: bool) -> None:
+    def missing() -> str:
+        return {}["v"]
+
+    trigger = TopicTrigger(template, poll_interval=0.1, end_time=time.time() + 30, silent_fail=silent)
+    trigger.template_fields = ("topic",)
+    context: Any = {"params": {}, "missing": missing}
+    trigger.render_template_fields(context)
+    event = await asyncio.wait_for(event_of(trigger), 10)
+    assert event["status"] == "error" and event["permanent"] is is_permanent
+    assert re.search(words, event["message"]), event["message"]
+
+
+def test_trigger_renders_known_names() -> None:
+    trigger = TopicTrigger("t-{{ params.day | ds_nodash }}")
+    trigger.template_fields = ("topic",)
+    context: Any = {"params": {"day": datetime(2026, 1, 31, tzinfo=UTC)}}
+    trigger.render_template_fields(context)
+    assert trigger.topic == "t-20260131"
 
 
 @pytest.mark.asyncio
