@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -307,7 +307,7 @@ def table_slices(
         event_time=event_time,
         encode=encode,
         # The other schemas refuse times without a timezone, or need them; fastavro takes them for local ones.
-        naive_is_utc=isinstance(schema, AvroSchema),
+        zone=UTC if isinstance(schema, AvroSchema) else None,
     )
     return (Slice(*part) for part in rows.slices(slice_size(config)))
 

@@ -49,7 +49,7 @@ class TableRows:
         properties: str | Sequence[str] | Mapping[str, str],
         event_time: str | None,
         encode: Callable[[Any], bytes] | None,
-        naive_is_utc: bool = False,
+        zone: Any = None,
     ) -> None:
         pa = import_pyarrow("send_table")
         if not isinstance(table, pa.Table | pa.RecordBatch):
@@ -57,7 +57,7 @@ class TableRows:
         self._arrow = pa
         self._table = table
         self._encode = encode
-        self._naive_is_utc = naive_is_utc
+        self._zone = zone
         self._value = [value] if isinstance(value, str) else list(value)
         self._record = not isinstance(value, str)
         self._key = key
@@ -189,9 +189,9 @@ class TableRows:
         if self._encode is not None:
             encode = self._encode
             if self._record:
-                rows = to_rows(self._arrow, batch.select(self._value), naive_is_utc=self._naive_is_utc)
+                rows = to_rows(self._arrow, batch.select(self._value), zone=self._zone)
                 return [encode(row) for row in rows], None
-            values = to_values(self._arrow, self._column(batch, self._value[0]), naive_is_utc=self._naive_is_utc)
+            values = to_values(self._arrow, self._column(batch, self._value[0]), zone=self._zone)
             nulls = [item is None for item in values] if None in values else None
             return [b"" if item is None else encode(item) for item in values], nulls
         column = self._column(batch, self._value[0])

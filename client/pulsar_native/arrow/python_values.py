@@ -1,4 +1,4 @@
-"""Rows of Arrow data as Python's values: maps as dicts, and times without a timezone in UTC where that is wanted.
+"""Rows of Arrow data as Python's values: maps as dicts, and times without a timezone in one where that is wanted.
 
 May not do: import pyarrow. Rules: columns without a map or such a time are converted by pyarrow alone. Its `to_pylist`
 returns maps as lists of pairs, and has an option for dicts only in versions newer than the oldest one supported here.
@@ -7,7 +7,6 @@ returns maps as lists of pairs, and has an option for dicts only in versions new
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,36 +18,36 @@ if TYPE_CHECKING:
 _Convert = Callable[[Any], Any]
 
 
-def to_rows(arrow: Any, batch: pyarrow.RecordBatch, *, naive_is_utc: bool = False) -> list[dict[str, Any]]:
+def to_rows(arrow: Any, batch: pyarrow.RecordBatch, *, zone: Any = None) -> list[dict[str, Any]]:
     """Return the rows of a batch.
 
     :param arrow: the package pyarrow.
     :param batch: the record batch.
-    :param naive_is_utc: True gives times without a timezone the timezone UTC. Default False.
+    :param zone: timezone, a `tzinfo`, of times without one. Default None: they stay without.
 
     Raises `InvalidRecord` for a map with one key twice.
     """
     rows: list[dict[str, Any]] = batch.to_pylist()
     for field in batch.schema:
-        convert = _conversion(arrow, field.type, naive_is_utc)
+        convert = _conversion(arrow, field.type, zone)
         if convert is not None:
             for row in rows:
                 row[field.name] = convert(row[field.name])
     return rows
 
 
-def to_values(arrow: Any, column: pyarrow.Array, *, naive_is_utc: bool = False) -> list[Any]:
+def to_values(arrow: Any, column: pyarrow.Array, *, zone: Any = None) -> list[Any]:
     """Return the values of a column, as `to_rows` does."""
     values: list[Any] = column.to_pylist()
-    convert = _conversion(arrow, column.type, naive_is_utc)
+    convert = _conversion(arrow, column.type, zone)
     return values if convert is None else list(map(convert, values))
 
 
-def _conversion(arrow: Any, kind: Any, naive_is_utc: bool) -> _Convert | None:
+def _conversion(arrow: Any, kind: Any, zone: Any) -> _Convert | None:
     """Return the conversion of a type's values, None if they stay."""
-    types, of = arrow.types, partial(_conversion, arrow, naive_is_utc=naive_is_utc)
+    types, of = arrow.types, partial(_conversion, arrow, zone=zone)
     if types.is_timestamp(kind):
-        return _in_utc if naive_is_utc and kind.tz is None else None
+        return partial(_in_zone, zone) if zone is not None and kind.tz is None else None
     if types.is_map(kind):
         return partial(_dict_of, of(kind.key_type), of(kind.item_type))
     if types.is_struct(kind):
@@ -62,8 +61,8 @@ def _conversion(arrow: Any, kind: Any, naive_is_utc: bool) -> _Convert | None:
     return partial(_each, convert)
 
 
-def _in_utc(value: Any) -> Any:
-    return None if value is None else value.replace(tzinfo=UTC)
+def _in_zone(zone: Any, value: Any) -> Any:
+    return None if value is None else value.replace(tzinfo=zone)
 
 
 def _dict_of(key: _Convert | None, item: _Convert | None, pairs: Any) -> Any:

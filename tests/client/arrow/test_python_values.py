@@ -67,12 +67,12 @@ def test_to_rows_maps_are_dicts(kind: Any, value: Any, found: Any) -> None:
 )
 def test_to_rows_naive_times_in_utc(kind: Any, value: Any, found: Any) -> None:
     batch = pa.record_batch({"value": pa.array([value], kind)})
-    assert to_rows(pa, batch, naive_is_utc=True) == [{"value": found}]
+    assert to_rows(pa, batch, zone=UTC) == [{"value": found}]
 
 
 def test_to_values_naive_times_of_dictionary_in_utc() -> None:
     column = pa.array([_AT, None, _AT], _NAIVE).dictionary_encode()
-    assert to_values(pa, column, naive_is_utc=True) == [_UTC, None, _UTC]
+    assert to_values(pa, column, zone=UTC) == [_UTC, None, _UTC]
 
 
 def test_to_rows_naive_times_stay() -> None:
