@@ -190,9 +190,10 @@ def test_task_consume_other_arguments_pass() -> None:
     assert dag.get_task("once").multiple_outputs
 
 
-def test_task_consume_default_args_leave_process_alone() -> None:
+@pytest.mark.parametrize("given", [{}, {"process": None}], ids=["left out", "none"])
+def test_task_consume_default_args_leave_process_alone(given: dict[str, Any]) -> None:
     with DAG("d", schedule=None, default_args={"process": print, "max_messages": 3}):
-        made = pulsar_consume_task(topic="t", subscription="s", process=None)(handle_some)(limit=1).operator
+        made = pulsar_consume_task(topic="t", subscription="s", **given)(handle_some)(limit=1).operator
     assert made.process is None and made.max_messages == 3
 
 
