@@ -10,6 +10,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused, is_permanent
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
-from support.relay import TO_CLIENT, Command, NewRelay
+from support.relay import TO_CLIENT, Command, NewRelay, Relay
 
 THREE = BatchLimits(3, None, None, None)
 
@@ -479,6 +480,15 @@ def faulty_job(
     return job
 
 
+def lose(through: Relay, fault: str) -> None:
+    """End all connections and refuse new ones, or leave them open without a byte."""
+    if fault == "away":
+        through.refuse()
+        through.cut()
+    else:
+        through.stall()
+
+
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 @pytest.mark.parametrize("fault", ["away", "stalled"])
 def test_broker_away_then_back_batch_is_complete(
@@ -490,11 +500,7 @@ def test_broker_away_then_back_batch_is_complete(
     through.hold(Command.MESSAGE, TO_CLIENT)
 
     def begin() -> None:
-        if fault == "away":
-            through.refuse()
-            through.cut()
-        else:
-            through.stall()
+        lose(through, fault)
         threading.Timer(2, end).start()
 
     def end() -> None:
@@ -521,15 +527,8 @@ def test_broker_away_too_long_fails(
     through.hold(Command.MESSAGE, TO_CLIENT)
     settings = ConsumeSettings([name], "sub", {}, path=str(path), idle_seconds=0.5)
 
-    def begin() -> None:
-        if fault == "away":
-            through.refuse()
-            through.cut()
-        else:
-            through.stall()
-
     with Client(through.service_url, operation_timeout_seconds=1) as own:
-        job = faulty_job(settings, own, state, begin, after=2)
+        job = faulty_job(settings, own, state, partial(lose, through, fault), after=2)
         with pytest.raises(NotConnected if fault == "away" else Timeout, match="operation_timeout_seconds") as caught:
             job.run()
         assert job.failure_manifest(caught.value)["count"] == 2
