@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 
+from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.avro_resolution import prepare
 from pulsar_native.schema.base import Schema, WriterSchemas, mismatch
@@ -106,6 +107,8 @@ class AvroSchema(Schema[T], Generic[T]):
         try:
             self._fastavro.schemaless_writer(out, self._parsed, value)
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             raise InvalidRecord(f"The value does not fit the Avro schema: {_said(error)}") from error
         return out.getvalue()
 
@@ -119,6 +122,8 @@ class AvroSchema(Schema[T], Generic[T]):
         try:
             values = self._read(data, writer, reader)
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             raise InvalidRecord(f"The message does not fit the Avro schema: {_said(error)}") from error
         decoded: Any = values
         if self._model is not None:
@@ -136,6 +141,8 @@ class AvroSchema(Schema[T], Generic[T]):
         try:
             return [None if data is None else self._read(data, writer, reader) for data in payloads]
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             raise InvalidRecord(f"A message does not fit the Avro schema: {_said(error)}") from error
 
     def _read(self, data: bytes, writer: Any, reader: Any) -> Any:
@@ -167,6 +174,8 @@ class AvroSchema(Schema[T], Generic[T]):
         try:
             self._fastavro.schemaless_reader(stream, self._parsed, None)
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             raise InvalidRecord(f"The bytes do not fit the Avro schema: {_said(error)}") from error
         if stream.tell() != len(data):
             raise InvalidRecord(f"The bytes go on for {len(data) - stream.tell()} bytes after the Avro record")

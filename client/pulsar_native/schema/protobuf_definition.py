@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.message import Message
 
+from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.info import SchemaInfo
@@ -96,6 +97,8 @@ def native_class(info: SchemaInfo) -> type[Message]:
                 pool.Add(waiting.pop(file.name))
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(str(given["rootMessageTypeName"])))
     except Exception as error:
+        if is_of_signal_handler(error):
+            raise
         # The library raises its own errors, TypeError and KeyError for damaged descriptors.
         raise InvalidRecord(
             f"The definition of the PROTOBUF_NATIVE schema {info.name()!r} is damaged: {error}"

@@ -26,6 +26,7 @@ from pulsar_native.schema.avro_schema import _flat_fields
 from pulsar_native.wire import _impl as hot
 from support.record_samples import DEFINITION, EVERY, MINE, POINT, THEIRS, VALUES
 from support.record_twins import Color, plain
+from support.signals import TimeLimit, time_limit
 
 SCHEMA: Any = AvroSchema(MINE.record(EVERY))
 PEER: Any = official.AvroSchema(THEIRS.record(EVERY))
@@ -56,6 +57,27 @@ def test_hostile_bytes_are_refused_or_read_but_nothing_else(data: bytes) -> None
             schema.decode(data)
         except InvalidRecord as error:
             assert "does not fit the Avro schema" in str(error) or "Field" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("called", "step"),
+    [
+        ("schemaless_writer", lambda schema: schema.encode({"a": [1]})),
+        ("schemaless_reader", lambda schema: schema.decode(b"\x02\x02\x00")),
+        ("schemaless_reader", lambda schema: schema.decode_many([b"\x02\x02\x00"], None)),
+        ("schemaless_reader", lambda schema: schema.validate(b"\x02\x02\x00")),
+    ],
+    ids=["encode", "decode", "decode_many", "validate"],
+)
+def test_avro_ended_by_time_limit_raises_it(
+    called: str, step: Callable[[AvroSchema[Any]], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    field = {"name": "a", "type": {"type": "array", "items": "int"}}
+    schema = AvroSchema(None, schema_definition={"type": "record", "name": "R", "fields": [field]})
+    step(schema)
+    with time_limit() as interrupted, pytest.raises(TimeLimit):
+        monkeypatch.setattr(schema._fastavro, called, interrupted)
+        step(schema)
 
 
 def test_values_that_do_not_fit() -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import api_pb2, descriptor_pb2, duration_pb2, struct_pb2
+from google.protobuf import api_pb2, descriptor_pb2, duration_pb2, message_factory, struct_pb2
 
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.schema import InvalidRecord, ProtobufNativeSchema, ProtobufSchema, SchemaInfo, SchemaType
 from pulsar_native.schema.protobuf_definition import _in_javas_order
 from support.proto_samples import files, message_class
+from support.signals import TimeLimit, time_limit
 
 FLIGHT = message_class("demo.flights.Flight")
 JAVA: dict[str, str] = json.loads((Path(__file__).parent / "protobuf_from_java.json").read_text())
@@ -80,8 +81,15 @@ def test_damaged_native_definitions() -> None:
         ours.schema_from_info(SchemaInfo("x", SchemaType.PROTOBUF_NATIVE, b"{"))
 
 
+def test_native_class_ended_by_time_limit_raises_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = ProtobufNativeSchema(FLIGHT).schema_info()
+    with time_limit() as interrupted, pytest.raises(TimeLimit):
+        monkeypatch.setattr(message_factory, "GetMessageClass", interrupted)
+        ours.schema_from_info(info)
+
+
 def test_groups_have_no_avro_form() -> None:
-    from google.protobuf import descriptor_pool, message_factory
+    from google.protobuf import descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto(name="groups.proto", package="g")
     outer = file.message_type.add(name="Outer")
