@@ -37,6 +37,7 @@ def measure(run: ModuleType, broker: Broker, action: str, **fields: object) -> d
     return {side.peer: runs for side, runs in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"partitions": 3}, {"batched": False}], ids=["partitions", "unbatched"])
 def test_receive_case_runs_by_the_drain(run: ModuleType, broker: Broker, fields: dict[str, object]) -> None:
     found = measure(run, broker, "receive", **fields)
@@ -44,11 +45,13 @@ def test_receive_case_runs_by_the_drain(run: ModuleType, broker: Broker, fields:
     assert all(len(runs["wall"]) == 1 and runs["wall"][0] > 0 for runs in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["receive", "columns"])
 def test_plain_case_runs_by_every_peer(run: ModuleType, broker: Broker, action: str) -> None:
     assert measure(run, broker, action).keys() == PEERS
 
 
+@pytest.mark.slow
 def test_publish_case_runs_by_the_java_client(run: ModuleType, broker: Broker) -> None:
     assert measure(run, broker, "publish-callback", described=True).keys() == PEERS - {"drain"}
 
@@ -58,6 +61,7 @@ def test_case_of_python_clients_runs_by_both(run: ModuleType, broker: Broker, ac
     assert measure(run, broker, action, consumers=3).keys() == {"pulsar", "pulsar_native"}
 
 
+@pytest.mark.slow
 def test_control_operations_run_by_both_codecs_in_turns(run: ModuleType, broker: Broker) -> None:
     ours = [run.Side("pulsar_native", codec) for codec in ("python", "compiled")]
     cases = ["partitions", "reader", "last message"]

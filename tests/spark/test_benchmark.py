@@ -12,6 +12,8 @@ from environments import ROOT
 from pulsar_native.diagnostics import codec
 from support.brokers import Broker
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -20,7 +22,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("spark_sessions")
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(("peer", "splits"), [("ours", 2), ("load", None)])
 def test_session_reads_topics_in_turn(
     sessions: Any, broker: Broker, tmp_path: Path, peer: str, splits: int | None
@@ -38,7 +39,6 @@ def test_session_reads_topics_in_turn(
         sessions.check(side, sessions.Content(2_001, 100), sessions.expected(side, contents[0]))
 
 
-@pytest.mark.spark
 def test_floor_session_reads_stored_batches(sessions: Any, broker: Broker, tmp_path: Path) -> None:
     urls = sessions.Broker(broker.service_url, broker.admin_url)
     content = sessions.Content(2_000, 100, 2, described=True)

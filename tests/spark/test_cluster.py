@@ -125,6 +125,7 @@ def test_cluster_reads_with_the_zip(
     assert output_of(done, "rows:").startswith("100 codec: python")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S2")
 def test_cluster_streams_with_the_zip(
     cluster: SparkCluster, zipped: Path, broker: Broker, topic: NewTopic, publish: Publish, tmp_path: Path
