@@ -1,8 +1,9 @@
 """Line and branch coverage of the tests: enabled for a run of dev/test.py, combined and printed after it.
 
 Standard library only; coverage.py lives in the environments. Up to Python 3.13 branches are traced call by call, which
-makes tests up to a third slower: `make test` measures the suites that the client is judged by, `make coverage` all. All
-processes are measured: those of pytest-xdist, of Spark and Airflow, and forks.
+makes tests up to a third slower: `make test` measures the suites that the client is judged by, and of those the
+processes of pytest and their forks; `make coverage` all suites, with the processes that tests start, such as those of
+Spark and Airflow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COMMAND = ("-m", "coverage", "run", "-m", "pytest")
 WANTED = 95
 CLIENT = "client/pulsar_native"
 # Suites the client is judged by; without one of them, or with a part of one, its total says nothing.
-SUITES = frozenset({"client", "integration", "compat"})
+SUITES = frozenset({"client", "integration"})
 _SWITCH = "PULSAR_TEST_COVERAGE"
 
 
@@ -33,10 +34,10 @@ def begin() -> None:
     DATA.mkdir(parents=True)
 
 
-def measuring(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with which all processes of a suite are measured."""
+def measuring(env: Mapping[str, str], *, with_started: bool) -> dict[str, str]:
+    """Return the environment with which pytest is measured, and, `with_started`, each process that tests start."""
     # Tests start processes in other folders.
-    return {**env, _SWITCH: "1", "COVERAGE_FILE": str(DATA / "data")}
+    return {**env, _SWITCH: "all" if with_started else "pytest", "COVERAGE_FILE": str(DATA / "data")}
 
 
 def is_on(env: Mapping[str, str]) -> bool:

@@ -507,16 +507,16 @@ TARGETS: dict[str, Callable[[], None]] = {
 
 
 @contextlib.contextmanager
-def alone(folder: Path, name: str = "") -> Iterator[None]:
-    """Hold the lock of a folder, which is made if it is missing, or of a part of it, so that two set-ups at once do not
-    build it.
+def alone(folder: Path, name: str = "", *, work: str = "set-up") -> Iterator[None]:
+    """Hold the lock of a folder, which is made if it is missing, or of a part of it, so that two processes do not do
+    the same work there at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}{'-' if name else ''}lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another set-up is at work, waiting for it …")
+            say(f"another {work} is at work, waiting for it …")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -2,8 +2,8 @@
 """Run the tests: the checks, and each suite in its own environment, against real brokers.
 
 `dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks. Most
-suites wait more than they compute: two run at a time, each with a broker of its own, the checks beside the first. They
-print their output when they end, and until then a line a minute.
+suites wait more than they compute: three run at a time, each with a broker of its own, the checks beside the first.
+They print their output when they end, and until then a line a minute.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
 skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
 count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
@@ -36,8 +36,8 @@ from environments import ROOT, python_of
 
 RESULTS = ROOT / ".results"
 
-# Suites that run at a time, where there are two cores.
-JOBS = 2 if (os.cpu_count() or 1) > 1 else 1
+# Suites that run at a time, where there are two cores: each waits, for brokers and time-outs, much of its time.
+JOBS = 3 if (os.cpu_count() or 1) > 1 else 1
 _PROGRESS_SECONDS = 60
 # A suite that prints nothing for so long does not go on: more than any test may take (tests/conftest.py).
 _IDLE_SECONDS = 1500
@@ -98,7 +98,7 @@ SUITES = (
 )
 
 # Those that take longest are started first, so that none of them runs by itself at the end.
-LONGEST = ("provider-oldest", "provider", "client", "integration", "spark", "spark-oldest")
+LONGEST = ("provider-oldest", "provider", "client", "integration", "spark", "spark-oldest", "compat", "tables")
 
 
 @dataclass
@@ -184,7 +184,8 @@ def _make_environments(suite: Suite, env: dict[str, str]) -> dict[str, str]:
     if suite.spark is None:
         environments.make(*suite.needs)
         return {}
-    variables = {environments.COMPILED_PYSPARK: "1"}
+    # The JVM that puts a driver's command line together lives for half a second.
+    variables = {environments.COMPILED_PYSPARK: "1", "SPARK_LAUNCHER_OPTS": class_archive.JVM_OPTIONS}
     if "SPARK_SUBMIT_OPTS" in env:
         environments.make(*suite.needs)
         return variables
@@ -385,24 +386,38 @@ def run(
     with_checks: bool,
     slow: bool,
     measured: Collection[str] = (),
+    with_started: bool = False,
     jobs: int = 1,
 ) -> Count:
-    """Check, run the suites, `jobs` at a time and those named with coverage, and return the sum."""
+    """Check, run the suites, `jobs` at a time and those named with coverage, and return the sum.
+
+    The coverage, of processes that tests start too if `with_started`, is reported and judged as soon as the last of
+    those suites has ended, beside the others.
+    """
     total = Count()
     RESULTS.mkdir(exist_ok=True)
     jobs = min(jobs, len(suites))
+    unmeasured = set(measured)
 
     def run_one(suite: Suite, env: dict[str, str]) -> Count:
-        own = covered.measuring(env) if suite.name in measured else env
-        return run_suite(suite, more, own, slow=slow, shown=jobs == 1)
+        if suite.name not in measured:
+            return run_suite(suite, more, env, slow=slow, shown=jobs == 1)
+        own = covered.measuring(env, with_started=with_started)
+        count = run_suite(suite, more, own, slow=slow, shown=jobs == 1)
+        with _lock:
+            unmeasured.discard(suite.name)
+            is_last = not unmeasured
+        if is_last and not _stopping.is_set():
+            count.failed += covered.report(measured, whole=not more)
+        return count
 
     if jobs > 1:
         order = sorted(suites, key=lambda suite: LONGEST.index(suite.name) if suite.name in LONGEST else len(LONGEST))
         steps: list[Callable[[dict[str, str]], Count]] = [partial(run_one, suite) for suite in order]
         if with_checks:
-            # After a suite that needs no other environment than the client's: the longest one makes meanwhile those
+            # After the suites that need no other environment than the client's: the longest one makes meanwhile those
             # that the checks need too.
-            steps.insert(2, lambda _env: run_checks(shown=False))
+            steps.insert(jobs, lambda _env: run_checks(shown=False))
         with other_brokers() as env:
             for count in _run_beside(steps, jobs, env, _IDLE_SECONDS_OF_SLOW if slow else _IDLE_SECONDS):
                 total.add(count)
@@ -514,9 +529,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _make_broker(*suites[0].needs)
         # Parts of suites share one file of results.
         jobs = 1 if more else options.jobs
-        total = run(suites, more, with_checks=with_checks, slow=options.long, measured=measured, jobs=jobs)
-        if measured:
-            total.failed += covered.report(measured, whole=not more)
+        total = run(
+            suites,
+            more,
+            with_checks=with_checks,
+            slow=options.long,
+            measured=measured,
+            with_started=options.coverage,
+            jobs=jobs,
+        )
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1

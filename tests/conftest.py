@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import sys
 from collections import Counter
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
 import support.covered_forks  # noqa: F401 - before anything of ours
+from environments import ROOT, alone
+
+if os.environ.get("PULSAR_TEST_COVERAGE") == "pytest" and "PYTEST_XDIST_WORKER" in os.environ:
+    # The processes that tests start run what others run too, and to load and save coverage in each takes as long as
+    # their work does.
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 pytest_plugins = ["support.results", "support.brokers", "support.relay", "support.java_peer"]
 
@@ -41,6 +49,29 @@ LONG_FILES = (
     "spark/test_streaming.py",
     "spark/test_writing.py",
 )
+
+
+def _alone_in_run() -> AbstractContextManager[None]:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return nullcontext()
+    return alone(ROOT / ".results", os.environ["PYTEST_XDIST_TESTRUNUID"], work="collection")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests in one process of a suite after another, and without looking for garbage, of which there is none.
+
+    The first one compiles the test files, with their assertions rewritten, and the others read what it has stored.
+    What is there afterwards lives as long as the process: later looks for garbage leave it out.
+    """
+    gc.disable()
+    try:
+        with _alone_in_run():
+            return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_summary_lists_low_modules_lowest_first() -> None:
     [
         (36, True, 1, "93.3 % of lines and branches: failed, 95 % are wanted"),
         (37, True, 0, "95.0 % of lines and branches: passed, 95 % are wanted"),
-        (36, False, 0, "93.3 % of lines and branches, not judged: that takes the whole suites client, compat, integ"),
+        (36, False, 0, "93.3 % of lines and branches, not judged: that takes the whole suites client, integration"),
         (0, True, 1, "33.3 % of lines and branches: failed"),
     ],
 )
@@ -72,9 +73,9 @@ def test_judge_of_nothing_measured_fails() -> None:
 @pytest.mark.parametrize(
     ("suites", "whole", "failed"),
     [
-        (["client", "integration", "compat", "spark"], True, 1),
-        (["client", "integration", "compat"], False, 0),
-        (["client", "integration"], True, 0),
+        (["client", "integration", "spark"], True, 1),
+        (["client", "integration"], False, 0),
+        (["client", "compat"], True, 0),
     ],
 )
 def test_report_judges_whole_suites_only(
@@ -96,6 +97,25 @@ def test_report_judges_whole_suites_only(
     assert covered.report(suites, whole=whole) == failed
     assert (tmp_path / "coverage.txt").read_text() == "report"
     assert ("failed" in capsys.readouterr().out) is bool(failed)
+
+
+@pytest.mark.parametrize(
+    ("with_started", "worker", "measures"),
+    [(False, "gw0", False), (True, "gw0", True), (False, None, True)],
+    ids=["make_test", "make_coverage", "controller"],
+)
+def test_started_processes_are_measured_if_wanted(
+    monkeypatch: pytest.MonkeyPatch, with_started: bool, worker: str | None, measures: bool
+) -> None:
+    for name, value in covered.measuring({}, with_started=with_started).items():
+        monkeypatch.setenv(name, value)
+    # As coverage.py and pytest-xdist set them.
+    monkeypatch.setenv("COVERAGE_PROCESS_CONFIG", "{}")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    if worker is not None:
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+    runpy.run_path(str(Path(__file__).parents[1] / "conftest.py"))
+    assert ("COVERAGE_PROCESS_CONFIG" in os.environ) is measures
 
 
 _FORKS = """
