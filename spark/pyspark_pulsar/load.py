@@ -50,6 +50,9 @@ _REFUSALS = (
 )
 # An error of a task or of the planner is a text with the traceback of the Python process, or Spark's own error.
 _OF_SPARK = re.compile(r"SparkException: (\[[A-Z_.]+\].*)")
+# Spark's conditions of errors that a retry may end: another load has created the table, another try has removed the
+# staged rows, Hive's metastore does not answer.
+_RETRIED = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_PATH_EXISTS", "PATH_NOT_FOUND", "_LEGACY_ERROR_TEMP_3065")
 _LONGEST_MESSAGE = 2000
 _IN_TRACEBACK = re.compile(r"(?:pulsar_native\.exceptions|pyspark_pulsar\.errors)\.(\w+): ?(.*)")
 _OF_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)")
@@ -285,7 +288,8 @@ class Load:
         try:
             delivered = self._write(output, self._scan(plan), plan.manifest)
             self._check_rows(plan, source, delivered)
-            output.check_rows()
+            with _of_request("output.replace_where is no condition of the output's columns"):
+                output.check_rows()
             # A load of other topics into the path may have ended since the plan.
             check_output(self._request, document)
         except BaseException:
@@ -299,7 +303,8 @@ class Load:
             output.discard()
             raise
         self._enter("publish")
-        output.publish(is_committed=self._request.commits is not None)
+        with _of_request("The rows cannot be written to the table (ALTER TABLE adds a new column)"):
+            output.publish(is_committed=self._request.commits is not None)
         self._enter("complete")
         outcome = self._complete(document, plan, delivered)
         if self._request.subscription is not None:
@@ -528,6 +533,8 @@ def _of_request(what: str) -> Iterator[None]:
     try:
         yield
     except (AnalysisException, UnsupportedOperationException) as error:
+        if error.getCondition() in _RETRIED:
+            raise
         reason = str(error).strip().partition("\n")[0]
         raise InvalidConfiguration(f"{what}: {reason}") from error
 

@@ -98,7 +98,7 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Return request and ranges of a document; raises `InvalidConfiguration` for another document."""
+        """Return request, ranges and delivered rows of a document; raises `InvalidConfiguration` for another one."""
         try:
             document = json.loads(text)
             if document["version"] != VERSION:
@@ -112,6 +112,7 @@ class Manifest:
             return Manifest(
                 dict(document["request"]),
                 ranges,
+                {part["topic"]: _delivered(part) for part in document["partitions"] if part.get("rows")} or None,
                 is_done=document["status"] == "done",
                 was_empty=document["status"] == "done" and document["rows"] == 0,
                 columns=document.get("columns"),
@@ -124,6 +125,10 @@ class Manifest:
             raise InvalidConfiguration(
                 f"This is not the manifest of a load ({type(error).__name__}: {error})"
             ) from error
+
+
+def _delivered(part: Mapping[str, Any]) -> Delivered:
+    return Delivered(part["rows"], Position.parse(str(part["first"])), Position.parse(str(part["last"])))
 
 
 class Document:

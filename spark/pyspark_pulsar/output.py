@@ -165,7 +165,11 @@ class Output:
         """
         if self.is_staged:
             if self._table is not None:
-                self._table.write(self._rows())
+                try:
+                    self._table.write(self._rows())
+                finally:
+                    # No commit log names them: the next try reads the messages again.
+                    self.discard()
                 self._remove_left()
                 return
             if self._replace():

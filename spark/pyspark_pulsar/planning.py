@@ -3,7 +3,8 @@
 Blocks; for the driver. Rules: a repeated run keeps its ranges, but for a plan from before the end of its interval.
 Nothing is skipped between successive loads, and a topic that ends before the end of the last load is data loss. A
 partition that is empty at a load ends at the beginning of the broker's current ledger, where that is known (admin.url),
-else at 0:0: the next load begins at its first message, and checks that none was removed before it.
+else at 0:0: the next load begins at its first message, and checks that none was removed before it. The rows of a
+finished load are not replaced by another plan of its interval if messages that it had are gone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
 from pulsar_native.jobs.interval import LAST_SUCCESS
@@ -19,10 +20,11 @@ from pulsar_native.topic import TopicName
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.commits import Commit, CommitLog, carried, recover
 from pyspark_pulsar.errors import DataLoss
-from pyspark_pulsar.manifest import Document, Manifest
+from pyspark_pulsar.manifest import Delivered, Document, Manifest
 from pyspark_pulsar.offsets import Probe, Range, bounds, check_unread
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Offsets, Position, format_offsets
+from pyspark_pulsar.tables import MERGE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,9 @@ _log = logging.getLogger("pyspark_pulsar")
 
 # End of a partition without messages whose ledger is not known.
 _UNKNOWN = Position(0, 0)
+# Options of the source that bound its interval.
+_BOUNDS = ("startingtime", "startingoffsets", "endingtime", "endingoffsets")
+_OPEN = ("earliest", "latest")
 # Topics in the text of an error.
 _MOST_NAMED = 3
 
@@ -78,15 +83,13 @@ def make_plan(
 
 
 def check_output(request: LoadRequest, document: Document) -> None:
-    """Raise `InvalidConfiguration` if the output has the rows of topics that the request does not read."""
+    """Raise `InvalidConfiguration` if the output has rows of topics, or of a cluster, that the request does not read.
+
+    Of a cluster that is so for the same run only: another one may find it under another URL.
+    """
     # A table has rows of several loads.
-    kept = document.read() if request.table is None else None
-    if kept is None:
-        return
-    try:
-        found = Manifest.from_json(kept)
-    except InvalidConfiguration:
-        # Whoever needs its ranges raises.
+    found = _finished(request, document) if request.table is None else None
+    if found is None:
         return
     if others := _not_read(request, found):
         named = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
@@ -95,6 +98,12 @@ def check_output(request: LoadRequest, document: Document) -> None:
             "as a whole: give each topic an output path of its own, or, if nobody needs those rows, remove the "
             f"manifest {request.manifest}"
         )
+    if request.run is not None and found.request.get("run") == request.run and not _is_same_cluster(request, found):
+        raise InvalidConfiguration(
+            f"{request.path} has the rows that a load of the same run read from another service.url, and would be "
+            "replaced as a whole: give each cluster an output path of its own, or, if this is the same cluster under "
+            f"another URL, or nobody needs those rows, remove the manifest {request.manifest}"
+        )
 
 
 def topics_of(request: LoadRequest, ranges: Sequence[Range]) -> Sequence[str]:
@@ -102,11 +111,41 @@ def topics_of(request: LoadRequest, ranges: Sequence[Range]) -> Sequence[str]:
     return request.read_options().topics or sorted({_base(item.topic) for item in ranges})
 
 
-def _not_read(request: LoadRequest, found: Manifest) -> list[str]:
-    """Return the topics of a finished load into the same path that the request does not read."""
+def _finished(request: LoadRequest, document: Document) -> Manifest | None:
+    """Return the manifest of a finished load into the same path, None if there is none."""
+    kept = document.read()
+    if kept is None:
+        return None
+    try:
+        found = Manifest.from_json(kept)
+    except InvalidConfiguration:
+        # Whoever needs its ranges raises.
+        return None
     output = found.request.get("output")
-    if not found.is_done or not isinstance(output, Mapping) or output.get("path") != request.path:
-        return []
+    is_here = isinstance(output, Mapping) and output.get("path") == request.path
+    return found if found.is_done and is_here else None
+
+
+def _is_same_cluster(request: LoadRequest, found: Manifest) -> bool:
+    return _source_of(request.canonical()).get("service.url") == _source_of(found.request).get("service.url")
+
+
+def _is_same_interval(request: LoadRequest, found: Manifest) -> bool:
+    """Return True if both have the same bounds, and at least one that is fixed: else all that is there is loaded."""
+    wanted, had = (
+        {name: text for name, text in source.items() if name in _BOUNDS and text.lower() not in _OPEN}
+        for source in (_source_of(request.canonical()), _source_of(found.request))
+    )
+    return bool(wanted) and wanted == had
+
+
+def _source_of(canonical: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of a request's document by their names in lower case."""
+    return {name.lower(): str(text).strip() for name, text in dict(canonical.get("source") or {}).items()}
+
+
+def _not_read(request: LoadRequest, found: Manifest) -> list[str]:
+    """Return the topics of a finished load that the request does not read."""
     options = request.read_options()
     pattern = options.topics_pattern
 
@@ -133,8 +172,41 @@ def _bounded(request: LoadRequest, source: Mapping[str, str], options: ReadOptio
     found = Manifest.from_json(kept) if kept is not None else None
     if found is not None and _replays(request, found):
         return Plan(replace(found, attempt=request.attempt), frozen(source, found.ranges), replayed=True)
-    fresh = Manifest(request.canonical(), plan(options), attempt=request.attempt)
+    fresh = Manifest(request.canonical(), _planned_again(request, options, document), attempt=request.attempt)
     return Plan(fresh, frozen(source, fresh.ranges))
+
+
+def _planned_again(request: LoadRequest, options: ReadOptions, document: Document) -> list[Range]:
+    """Return the planned ranges; raises `DataLoss` if they lack messages of the finished load that they replace.
+
+    With failOnDataLoss=false that is logged. Positions of another cluster are not compared.
+    """
+    found = None if request.table is not None and request.table.mode == MERGE else _finished(request, document)
+    had: Mapping[str, Delivered] = {}
+    if found is not None and _is_same_interval(request, found) and _is_same_cluster(request, found):
+        had = found.delivered or {}
+
+    def lose(topic: str, reason: str) -> None:
+        lost = f"{request.path} has rows of a finished load of this interval that a new plan lacks: {reason}"
+        if options.fail_on_data_loss:
+            raise DataLoss(
+                f"{lost}. The output stays as it was; failOnDataLoss=false replaces it with what is left", topic=topic
+            )
+        _log.warning("%s (failOnDataLoss=false)", lost)
+
+    def checked(item: Range, probe: Probe) -> Range:
+        # Compaction removes messages on purpose.
+        if item.topic in had and not options.read_compacted:
+            start, first = had[item.topic].first, probe.first()
+            if first is None or first.position.entry_start > start.entry_start:
+                there = "none is left" if first is None else f"the first one left is {first.position}"
+                lose(item.topic, f"messages of {item.topic} from {start} on are gone, {there}")
+        return item
+
+    ranges = plan(options, narrowed=checked)
+    for topic in sorted(had.keys() - {item.topic for item in ranges}):
+        lose(topic, f"{topic} is no longer there")
+    return ranges
 
 
 def _replays(request: LoadRequest, found: Manifest) -> bool:
@@ -164,8 +236,10 @@ def _behind_last(
     )
     if commits and recovers:
         recover(spark, commits[-1], is_repeated=own is commits[-1])
-    number = own.number - 1 if own is not None else len(commits)
-    base = commits[number - 1] if number else None
+    before = [commit for commit in commits if own is None or commit.number < own.number]
+    base = before[-1] if before else None
+    # Old documents may have been removed from the log.
+    is_first = not commits if own is None else own.number == 1
     emptied: Sequence[Range] = ()
     if own is not None:
         ranges: Sequence[Range] = own.ranges
@@ -174,7 +248,7 @@ def _behind_last(
         ranges = plan(options, narrowed=_noted)
     else:
         ranges, emptied = _ranges_behind(base, options)
-    read = source if base is None else {name: text for name, text in source.items() if name.lower() != "startingtime"}
+    read = source if is_first else {name: text for name, text in source.items() if name.lower() != "startingtime"}
     manifest = Manifest(request.canonical(), ranges, attempt=request.attempt)
     return Plan(manifest, frozen(read, ranges), replayed=own is not None, base=base, own=own, emptied=emptied)
 

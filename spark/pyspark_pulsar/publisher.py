@@ -69,8 +69,11 @@ class Identity:
 
     @property
     def first_sequence_id(self) -> int:
-        """Sequence id of the first row in each topic partition."""
-        return self.batch_id << _ROW_BITS
+        """Sequence id of the first row in each topic partition.
+
+        At least 2, so that `initial_sequence_id`, 1 below, is never 0, which means none to the client.
+        """
+        return (self.batch_id << _ROW_BITS) + 2
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,6 +34,8 @@ REPLAYS = ("auto", "never", "require")
 SPARK, PYARROW = "spark", "pyarrow"
 WRITERS = (AUTO, SPARK, PYARROW)
 _STARTS, _ENDS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
+# Scheme and authority alone, such as s3a://bucket.
+_ROOT = re.compile(r"([^/:]+:)?//[^/]+")
 _DEFAULT_METADATA = ("__key", "__publishTime", "__eventTime")
 
 
@@ -87,7 +90,7 @@ class LoadRequest:
         output = _object(top.get("output", {}), "output")
         _known(output, "output", ("path", "partition_by", "writer", "format", "table", "mode", "replace_where"))
         path = _text(output, "path", "output").rstrip("/")
-        if not path.strip(":/") or path.endswith((":", "/.", "/..")):
+        if not path.strip(":/") or path.endswith((":", "/.", "/..")) or _ROOT.fullmatch(path):
             raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
         _check_colons("output.path", path)
         metadata = _metadata(top)

@@ -14,6 +14,11 @@ not tell the last message of a load, which stays as proof, from one that was nev
 Messages arrive up to the slack (timeSlackMs) out of order, so that a message of a gap may be behind one of the interval
 after it. A gap counts as empty only if no message published in it is found between the slack before its start and the
 slack behind its end.
+
+A plan from before the end of its interval and the slack lacks the messages of the interval that arrive later. Its end
+is noted with the interval: what was published in the interval and stands behind that end was not loaded. The messages
+of the interval are held, so that it can be loaded again, until a load that was planned after the slack finds none of
+those.
 """
 
 from __future__ import annotations
@@ -38,13 +43,16 @@ from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
 _MINUTE_MS = 60_000
-# Property of the subscription: the loaded intervals that it may still hold messages of, [[start, end], …] in ms.
+# Property of the subscription: the loaded intervals that it may still hold messages of, [[start, end], …] in ms, with
+# the end of the plan, [start, end, "ledger:entry"], where more messages of the interval may arrive behind it.
 _LOADED = "pyspark_pulsar.loaded"
 
 _log = logging.getLogger("pyspark_pulsar")
 
 # Publish times (ms) from the first one up to the second one, exclusive.
 Interval = tuple[int, int]
+# Loaded intervals whose plan was made before their end and the slack, each with the end of the plan's range.
+Early = Mapping[Interval, Position]
 
 
 def check_empty(
@@ -175,7 +183,8 @@ def advance(
     Returns the partitions whose subscription was moved. Messages after the end of the interval stay, and those within
     the slack before an end that is a time. `in_order`: the load begins where the one before it ended, so that nothing
     before it is still to be loaded. Else the subscription stays before the first message that no load has read, with a
-    warning. `planned_at` is when the ranges were frozen: an interval that had not ended by then is not loaded wholly.
+    warning. `planned_at` is when the ranges were frozen: an interval that had not ended by then, and the slack after
+    it, stays, as messages of it may still arrive.
     """
     moved = []
     with Broker(options) as broker, ExitStack() as held:
@@ -259,32 +268,41 @@ class _Cursor:
     def _reach_by_time(
         self, admin: AdminClient, item: Range, loaded: Delivered | None, held: Found, own: Interval
     ) -> Position | None:
-        properties = self._properties(admin, item.topic)
-        noted = [(start, end) for start, end in json.loads(properties.get(_LOADED, "[]"))]
-        intervals, slack = merged([*noted, own]), self._options.time_slack_ms
+        properties, slack = self._properties(admin, item.topic), self._options.time_slack_ms
+        noted = properties.get(_LOADED, "[]")
+        whole, early = with_own(noted, own, item.end if self._planned_ms < own[1] + slack else None)
         with self._broker.probe(item.topic) as probe:
+            # The own one is for the next load to look at.
+            late = {
+                each: self._time_within(probe, item.topic, max(held.position, stop), each)
+                for each, stop in early.items()
+                if each != own
+            }
+            read = [each for each in early if late.get(each) is None]
             until, unread = loaded_until(
-                held.publish_time, intervals, lambda gap: self._time_within(probe, item.topic, held.position, gap)
+                held.publish_time,
+                merged([*whole, *read]),
+                lambda gap: self._time_within(probe, item.topic, held.position, gap),
             )
-            if self._planned_ms < own[1]:
-                until = None if until is None else min(until, own[1])
-            else:
-                # One of an earlier interval may have arrived behind the first held message: both differ from their
-                # arrival by the slack at the most.
-                kept = [each for each in intervals if each[1] + 2 * slack > held.publish_time]
-                if kept != noted:
-                    self._note(admin, item.topic, {**properties, _LOADED: json.dumps(kept)})
+            whole = merged([*whole, *(each for each in read if self._planned_ms >= each[1] + slack)])
+            early = {each: stop for each, stop in early.items() if not _is_within(each, whole)}
+            # One of an earlier interval may have arrived behind the first held message: both differ from their
+            # arrival by the slack at the most.
+            notes = format_notes(whole, early, held.publish_time - 2 * slack)
+            if notes != noted:
+                self._note(admin, item.topic, {**properties, _LOADED: notes})
             if until is None or until < own[1]:
                 # Behind the slack there is none of them, and what is before that was loaded now.
                 reset = own[0] + slack if own[0] + slack < own[1] else own[0]
+                first = next((at for at in (*late.values(), unread) if at is not None), held.publish_time)
                 self._warn(
                     item,
-                    f"it holds messages of {iso(held.publish_time if unread is None else unread)}, which no load with "
-                    f"this subscription has read. Load that interval, or reset the subscription to {iso(reset)} if "
-                    "nobody needs them",
+                    f"it holds messages of {iso(first)}, which no load with this subscription has read. Load that "
+                    f"interval, or reset the subscription to {iso(reset)} if nobody needs them",
                 )
             if until is None:
                 return None
+            until = min([until, *(start for start, _ in early)])
             keep = self.end_of(item, loaded) if until == own[1] else self._last_before(probe, item.topic, until - slack)
             return None if keep is None or keep <= held.position else keep
 
@@ -366,6 +384,31 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             found.append((start, end))
     return found
+
+
+def with_own(noted: str, own: Interval, stop: Position | None) -> tuple[list[Interval], Early]:
+    """Return the noted intervals with that of a load: those that were loaded wholly, and the early ones.
+
+    `stop` is the end of the plan's range if the load is an early one, else None. An early interval that was loaded
+    wholly by another load is left out.
+    """
+    found = json.loads(noted)
+    whole = merged([*((each[0], each[1]) for each in found if len(each) == 2), *([] if stop is not None else [own])])
+    early = {(each[0], each[1]): Position.parse(each[2]) for each in found if len(each) > 2}
+    if stop is not None:
+        early[own] = stop
+    return whole, {each: at for each, at in early.items() if not _is_within(each, whole)}
+
+
+def format_notes(whole: Sequence[Interval], early: Early, after_ms: int) -> str:
+    """Return the text that `with_own` reads, without the intervals that end at a time (ms) or before it."""
+    notes: list[list[Any]] = [[*each] for each in whole]
+    notes += [[*each, str(stop)] for each, stop in sorted(early.items())]
+    return json.dumps([each for each in notes if each[1] > after_ms])
+
+
+def _is_within(interval: Interval, loaded: Sequence[Interval]) -> bool:
+    return any(start <= interval[0] and interval[1] <= end for start, end in loaded)
 
 
 def loaded_until(

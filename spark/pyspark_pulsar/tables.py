@@ -8,7 +8,7 @@ and counted before, so that readers see the old interval or the new one. The tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from pulsar_native.jobs.interval import iso
 from pyspark_pulsar.options import parse_time
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 
 PARQUET, DELTA, ICEBERG = "parquet", "delta", "iceberg"
 FORMATS = (PARQUET, DELTA, ICEBERG)
@@ -93,13 +93,15 @@ def _interval_condition(source: Mapping[str, str], metadata: Sequence[str]) -> s
 def _topics_condition(topics: Sequence[str]) -> str:
     """Return the condition of the rows of topics and of all their partitions, also such that were added since.
 
-    Comparisons only: Iceberg cannot decide from a file's statistics whether LIKE selects all of its rows.
+    Others have such names, too: the dead-letter topic of a partition is called orders-partition-0-NAME-DLQ.
     """
-    partitions = (
-        f"(__topic >= {_text(f'{topic}-partition-0')} AND __topic < {_text(f'{topic}-partition-:')})"
-        for topic in topics
-    )
-    return " OR ".join([*(f"__topic = {_text(topic)}" for topic in topics), *partitions])
+    named = _texts(topics)
+    return f"__topic IN ({named}) OR regexp_replace(__topic, '-partition-(0|[1-9][0-9]*)$', '') IN ({named})"
+
+
+def _texts(values: Iterable[str]) -> str:
+    """Return texts as literals of Spark SQL."""
+    return ", ".join(_text(value) for value in values)
 
 
 def _text(value: str) -> str:
@@ -183,35 +185,60 @@ class Table:
         writer.create()
 
     def _overwrite(self, rows: DataFrame) -> None:
-        from pyspark.sql import functions
-
+        names = self._names(rows) if self._options.by_topic else []
         condition = str(self._condition)
+        if names:
+            # Formats replace by comparisons of a column only.
+            condition = f"{self._options.replace_where} AND __topic IN ({_texts(names)})"
+        elif self._options.by_topic:
+            # Nothing to replace, and nothing to add.
+            return
         if self._options.name is None:
             rows.write.format(DELTA).mode("overwrite").option("replaceWhere", condition).save(self._path)
-            return
+        elif not self._replaces(rows.writeTo(self._options.name), condition):
+            self._overwrite_files(rows, self._options.name, names)
+
+    def _names(self, rows: DataFrame) -> list[str]:
+        """Return the topics, partitions by their own names, of the rows, and of those in the table to be replaced."""
+        read = self._spark.read
+        table = read.table(self._options.name) if self._options.name else read.format(DELTA).load(self._path)
+        found = table.where(str(self._condition)).select("__topic").union(rows.select("__topic")).distinct().collect()
+        return sorted(row[0] for row in found)
+
+    def _replaces(self, writer: DataFrameWriterV2, condition: str) -> bool:
+        """Replace the rows of a condition; return False where it may select a part of a file only, as Iceberg sees."""
+        from pyspark.sql import functions
+
         try:
-            rows.writeTo(self._options.name).overwrite(functions.expr(condition))
+            writer.overwrite(functions.expr(condition))
         except Exception as error:  # py4j wraps Iceberg's error, and Spark may.
             if not self._options.by_topic or _NOT_WHOLE not in str(error):
                 raise
-            self._overwrite_interval(rows, self._options.name, error)
+            return False
+        return True
 
-    def _overwrite_interval(self, rows: DataFrame, name: str, error: Exception) -> None:
-        """Replace the whole interval of an Iceberg table that has no rows of other topics there, else raise."""
+    def _overwrite_files(self, rows: DataFrame, name: str, names: Sequence[str]) -> None:
+        """Replace whole files of an Iceberg table by a condition that selects rows of no other topic, else raise.
+
+        By its statistics, a file with rows of several partitions may have topics between them, too.
+        """
         from pyspark.sql import functions
 
-        interval = functions.expr(str(self._options.replace_where))
+        interval = str(self._options.replace_where)
         # Rows that another load adds from here on are a conflict.
         head = self._spark.table(f"{name}.refs").where("name = 'main'").first()
-        ours = functions.coalesce(functions.expr(str(self._condition)), functions.lit(False))
-        if head is None or not self._spark.table(name).where(interval).where(~ours).isEmpty():
-            raise InvalidConfiguration(
-                f"{name} has rows of other topics in the interval, and Iceberg replaces whole files, which it cannot "
-                "tell apart by topic: partition the table by __topic (output.partition_by for a new one), or load "
-                "each topic into a table of its own"
-            ) from error
-        writer = rows.writeTo(name).option("isolation-level", "serializable")
-        writer.option("validate-from-snapshot-id", str(head["snapshot_id"])).overwrite(interval)
+        others = ~functions.coalesce(functions.expr(str(self._condition)), functions.lit(False))
+        for wider in (interval, f"{interval} AND __topic BETWEEN {_text(names[0])} AND {_text(names[-1])}"):
+            if head is None or not self._spark.table(name).where(wider).where(others).isEmpty():
+                continue
+            writer = rows.writeTo(name).option("isolation-level", "serializable")
+            if self._replaces(writer.option("validate-from-snapshot-id", str(head["snapshot_id"])), wider):
+                return
+        raise InvalidConfiguration(
+            f"{name} has rows of other topics in the interval, and Iceberg replaces whole files, which it cannot "
+            "tell apart by topic: partition the table by __topic (output.partition_by for a new one), or load "
+            "each topic into a table of its own"
+        )
 
     def _merge(self, rows: DataFrame) -> None:
         target = self._options.name or f"delta.`{self._path}`"

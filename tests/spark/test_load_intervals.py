@@ -95,6 +95,20 @@ def test_since_last_success_gives_each_row_once(chain: Chain, publish: Publish) 
     assert chain.values() == texts(0, 40)
 
 
+def test_since_repeated_run_of_shortened_log(chain: Chain, publish: Publish) -> None:
+    for number, run in enumerate(("a", "b", "c")):
+        publish(f"{chain.topic}-partition-0", texts(number * 5, 5))
+        chain.run(run)
+    for number in (1, 2):
+        (chain.folder / ".commits" / f"{number:012}.json").unlink()
+    # The start is that of the first load, also where its document is gone.
+    again = chain.load("c", {"startingTime": str(now() + 60_000)}).run()
+    assert (again.rows, again.replayed) == (5, True)
+    publish(f"{chain.topic}-partition-0", texts(15, 5))
+    assert chain.run("d").rows == 5
+    assert chain.values("c") == texts(10, 5) and chain.values("d") == texts(15, 5)
+
+
 def test_since_last_success_takes_new_partitions(chain: Chain, publish: Publish) -> None:
     publish(f"{chain.topic}-partition-1", texts(0, 5))
     chain.run("a")
@@ -646,6 +660,55 @@ def test_failed_plan_of_open_interval_is_made_again(
     rows = spark.read.parquet(f"file://{tmp_path}/out").select("value").collect()
     assert sorted(bytes(row["value"]).decode() for row in rows) == texts(0, 6), "no row is doubled"
     assert {each.name for each in tmp_path.iterdir()} == {"out", ".out.manifest.json"}
+
+
+@pytest.mark.parametrize("change", ["deleted", "made_again", "trimmed"])
+def test_new_plan_without_loaded_messages_is_loss(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    trimmable: str,
+    publish: Publish,
+    trim: Callable[[str], object],
+    change: str,
+) -> None:
+    first, second = (f"persistent://{trimmable}/{name}" for name in "ab")
+    start = now() - 60_000
+    publish(first, texts(0, 2))
+    publish(second, texts(2, 2))
+    # The plan is from before the end and the slack, so that it is made again.
+    source = {
+        **({"topicsPattern": f"{trimmable}/."} if change == "deleted" else {"topics": f"{first},{second}"}),
+        # A start that is a time may show what was trimmed before it.
+        **({"startingOffsets": "earliest"} if change == "trimmed" else {"startingTime": str(start)}),
+        "endingTime": str(now() + 1),
+    }
+    assert bounded(spark, broker, tmp_path, source, run="r").rows == 4
+    if change == "trimmed":
+        trim(second)
+    else:
+        broker.admin("DELETE", f"{second.replace('://', '/')}?force=true")
+    if change == "made_again":
+        publish(second, texts(4, 1))
+    for parts in ({"run": "r"}, {"run": "s"}, {"run": "r", "replay": "never"}):
+        with pytest.raises(DataLoss, match=r"finished load of this interval that a new plan lacks: .*/b") as lost:
+            bounded(spark, broker, tmp_path, source, **parts)
+        assert load.judge(lost.value)[0] == load.LOST
+    assert len(spark.read.parquet(f"file://{tmp_path}/out").collect()) == 4
+    assert bounded(spark, broker, tmp_path, {**source, "failOnDataLoss": "false"}, run="r").rows == 2
+
+
+def test_load_of_another_cluster_keeps_the_output(
+    spark: SparkSession, broker: Broker, default_broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, texts(0, 3))
+    with pulsar_native.Client(default_broker.service_url) as other:
+        other.create_producer(name).send(b"other")
+        assert bounded(spark, broker, tmp_path, {"topic": name}, interval="all", run="r").rows == 3
+        with pytest.raises(InvalidConfiguration, match=r"/out has the rows .*same run read from another service\.url"):
+            bounded(spark, default_broker, tmp_path, {"topic": name}, interval="all", run="r")
+    assert len(spark.read.parquet(f"file://{tmp_path}/out").collect()) == 3
 
 
 def test_min_rows_keeps_the_output(

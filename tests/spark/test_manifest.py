@@ -45,6 +45,7 @@ def test_manifest_has_rows_and_ids_by_partition() -> None:
     ]
     found = Manifest.from_json(done.to_json())
     assert found.is_done and found.ranges == RANGES and found.time == done.time
+    assert found.delivered == delivered
 
 
 @pytest.mark.parametrize(

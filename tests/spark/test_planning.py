@@ -11,7 +11,7 @@ import pytest
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.manifest import Document, Manifest
 from pyspark_pulsar.offsets import Range
-from pyspark_pulsar.planning import _replays, check_output
+from pyspark_pulsar.planning import _is_same_interval, _replays, check_output
 from pyspark_pulsar.positions import Position
 from pyspark_pulsar.request import LoadRequest
 
@@ -44,6 +44,28 @@ def test_replays(source: dict[str, str], planned_ms: int, is_done: bool, replay:
     assert _replays(request, Manifest(request.canonical(), [], is_done=is_done, written_at=written_at)) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        pytest.param(TIMES, True, id="times"),
+        pytest.param({**TIMES, "endingTime": "2001"}, False, id="other-end"),
+        pytest.param({"startingOffsets": "earliest", "endingTime": "2000"}, False, id="other-start"),
+        pytest.param({**TIMES, "topic": "persistent://public/default/other"}, True, id="other-topic"),
+    ],
+)
+def test_is_same_interval(source: dict[str, str], expected: bool) -> None:
+    first, second = (
+        LoadRequest.parse(json.dumps({"source": {**SOURCE, **options}, "output": {"path": "/x"}}))
+        for options in (TIMES, source)
+    )
+    assert _is_same_interval(second, Manifest(first.canonical(), [], is_done=True)) == expected
+
+
+def test_is_same_interval_of_everything_is_false() -> None:
+    request = load_of({"topic": "eu"})
+    assert not _is_same_interval(request, Manifest(request.canonical(), [], is_done=True))
+
+
 class Kept:
     """Document with a text."""
 
@@ -54,11 +76,11 @@ class Kept:
         return self._text
 
 
-def load_of(source: dict[str, str], path: str = "/x") -> LoadRequest:
+def load_of(source: dict[str, str], path: str = "/x", **parts: str | None) -> LoadRequest:
     """Return the request of a load of everything."""
     options = {"service.url": "pulsar://h:1", **source}
-    output = {"path": path}
-    return LoadRequest.parse(json.dumps({"source": options, "output": output, "interval": "all", "manifest": "/m"}))
+    request = {"source": options, "output": {"path": path}, "interval": "all", "manifest": "/m", **parts}
+    return LoadRequest.parse(json.dumps(request))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +105,27 @@ def test_check_output_of_other_topics(source: dict[str, str], path: str, is_done
         return
     with pytest.raises(InvalidConfiguration, match=r"/x has the rows of a load of persistent.*/eu, .*the manifest /m$"):
         check_output(load_of(source, path), cast(Document, kept))
+
+
+@pytest.mark.parametrize(
+    ("url", "run", "is_refused"),
+    [
+        pytest.param("pulsar://other:1", "r", True, id="same-run"),
+        pytest.param("pulsar://other:1", "s", False, id="other-run"),
+        pytest.param("pulsar://other:1", None, False, id="no-run"),
+        pytest.param("pulsar://h:1", "r", False, id="same-cluster"),
+    ],
+)
+def test_check_output_of_other_cluster(url: str, run: str | None, is_refused: bool) -> None:
+    had = "r" if run is not None else None
+    ranges = [Range("persistent://public/default/eu", Position(1, 0), Position(1, 5))]
+    kept = Kept(Manifest(load_of({"topic": "eu"}, run=had).canonical(), ranges, is_done=True).to_json())
+    request = load_of({"topic": "eu", "service.url": url}, run=run)
+    if not is_refused:
+        check_output(request, cast(Document, kept))
+        return
+    with pytest.raises(InvalidConfiguration, match=r"/x has .* from another service.url.*remove the manifest /m$"):
+        check_output(request, cast(Document, kept))
 
 
 def test_check_output_other_document_is_passed() -> None:

@@ -402,3 +402,8 @@ def test_write_rows_of_spark_4_0(broker: Broker, topic: NewTopic, stored: Any) -
         patch.setattr(module, "_HAS_ARROW", False)
         PulsarBatchWriter(options, schema).write(iter(rows))
     assert [(message.data(), message.properties()) for message in stored(name)] == [(b"a", {"x": "1"}), (b"", {})]
+
+
+def test_initial_sequence_ids_are_above_zero() -> None:
+    # 0 would mean none to the client.
+    assert [Identity("q", 0, batch).first_sequence_id - 1 for batch in (0, 1)] == [1, (1 << 32) + 1]

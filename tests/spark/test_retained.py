@@ -22,7 +22,8 @@ from pulsar_native.exceptions import SubscriptionNotFound
 from pyspark_pulsar.batch_reader import PulsarBatchReader
 from pyspark_pulsar.manifest import Delivered
 from pyspark_pulsar.options import ReadOptions
-from pyspark_pulsar.retained import Interval, _Cursor, advance, loaded_until, merged
+from pyspark_pulsar.positions import Position
+from pyspark_pulsar.retained import Interval, _Cursor, advance, format_notes, loaded_until, merged, with_own
 from pyspark_pulsar.scan import Counts, counted_batches
 from support.brokers import Broker
 
@@ -49,6 +50,14 @@ def test_loaded_until(loaded: list[Interval], expected: tuple[int | None, int | 
     times = (5, 3, 8)
     found = loaded_until(5, loaded, lambda gap: next((at for at in times if gap[0] <= at < gap[1]), None))
     assert found == expected
+
+
+def test_notes_of_early_load_round_trip() -> None:
+    whole, early = with_own('[[0, 10], [20, 30], [30, 40, "7:5"], [4, 9, "7:1"]]', (40, 50), Position(7, 9))
+    assert (whole, early) == ([(0, 10), (20, 30)], {(30, 40): Position(7, 5), (40, 50): Position(7, 9)})
+    assert format_notes(whole, early, 10) == '[[20, 30], [30, 40, "7:5"], [40, 50, "7:9"]]'
+    # Loaded again after the slack.
+    assert with_own(format_notes(whole, early, 40), (40, 50), None) == ([(40, 50)], {})
 
 
 def test_first_gap_begins_at_zero() -> None:
@@ -116,8 +125,11 @@ class Hours:
                 producer.send(str(at).encode())
         producer.close()
 
-    def load(self, hour: int) -> list[int]:
-        """Load an hour, and move the subscription; return the times of its messages, in the order of the topic."""
+    def load(self, hour: int, seconds: float | None = None) -> list[int]:
+        """Load an hour, and move the subscription; return the times of its messages, in the order of the topic.
+
+        The plan is from so many seconds after the end of the hour, None for now.
+        """
         options = ReadOptions.parse(
             {
                 "service.url": self.broker.service_url,
@@ -135,7 +147,10 @@ class Hours:
                 values += [int(value) for value in rows["value"].to_pylist()]
         delivered: dict[str, Delivered] = {each.topic: each.delivered for each in counts.values()}
         ranges = [item for split in splits for item in split.ranges]
-        advance(options, "load", ranges, delivered, planned_at=datetime.now(UTC), in_order=False)
+        planned_at = datetime.now(UTC)
+        if seconds is not None:
+            planned_at = datetime.fromtimestamp((START + (hour + 1) * HOUR) / 1000 + seconds, UTC)
+        advance(options, "load", ranges, delivered, planned_at=planned_at, in_order=False)
         return values
 
     def held(self) -> int:
@@ -218,3 +233,31 @@ def test_reset_to_the_time_of_the_warning_moves_on(hours: Hours, caplog: pytest.
     caplog.clear()
     hours.load(2)
     assert hours.held() == 1 and not _warnings(caplog)
+
+
+def test_subscription_of_early_plans_moves_on(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
+    backlogs = []
+    for hour in range(4):
+        hours.publish([round((hour * 60 + minute) * MINUTE) for minute in (0.1, 10, 30, 59.99)])
+        assert len(hours.load(hour, seconds=10)) == 4
+        backlogs.append(hours.held())
+    # Each hour is held until the next one is loaded, with the message before the last minute before it and those since.
+    assert backlogs == [4, 6, 6, 6] and not _warnings(caplog)
+
+
+def test_subscription_holds_message_later_than_plan(hours: Hours, caplog: pytest.LogCaptureFixture) -> None:
+    times = [round(minute * MINUTE) for minute in (-10, 10, 30, 59.5, 60.1, 59.9, 70, 110, 119.5)]
+    hours.publish(times[:1])
+    hours.load(-1)
+    hours.publish(times[1:4])
+    assert hours.load(0, seconds=10) == times[1:4]
+    hours.publish(times[4:])
+    for seconds in (10, None):
+        caplog.clear()
+        assert hours.load(1, seconds) == [at for at in times[1:] if at >= HOUR]
+        assert "holds messages of 2026-03-01T00:59:54" in _warnings(caplog)[-1]
+        assert hours.held() >= 8, "the whole hour, which is to be loaded again"
+    caplog.clear()
+    assert hours.load(0) == [at for at in times[1:] if at < HOUR]
+    # What is within the slack before the end, and the last message.
+    assert hours.held() <= 2 and not _warnings(caplog)

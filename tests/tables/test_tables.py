@@ -17,6 +17,7 @@ from environments import tables_folder
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar import load
 from pyspark_pulsar.request import LoadRequest
+from pyspark_pulsar.tables import Table
 from support.brokers import Broker, NewTopic
 from support.publishing import publish_groups
 
@@ -94,6 +95,14 @@ class Loads:
         end = int(time.time() * 1000)
         return {"startingTime": str(start), "endingTime": str(end)}, end
 
+    def publish_each(self, *topics: str) -> dict[str, str]:
+        """Publish one order to each topic, numbered; return the options of an interval with just these."""
+        intervals = []
+        for number, name in enumerate(topics):
+            self.topic = name
+            intervals.append(self.publish(number)[0])
+        return {**intervals[-1], "startingTime": intervals[0]["startingTime"]}
+
     def frame(self) -> DataFrame:
         """Return the table."""
         if self.table:
@@ -112,6 +121,11 @@ class Loads:
     def staged(self) -> list[Path]:
         """Return the staging folders that are left."""
         return list(self.folder.glob(".*writing*"))
+
+
+def partitions_of(topic: str, count: int) -> list[str]:
+    """Return the names of a topic's partitions."""
+    return [f"{topic}-partition-{index}" for index in range(count)]
 
 
 @pytest.fixture(params=FORMATS)
@@ -187,6 +201,25 @@ def test_table_overwrite_replaces_new_partitions(loads: Loads, topic: NewTopic) 
     assert loads.numbers() == list(range(8))
 
 
+def test_table_overwrite_keeps_dead_letters(loads: Loads, topic: NewTopic) -> None:
+    orders = topic(partitions=4)
+    # The name of a dead-letter topic of one partition, by default.
+    dead = f"{orders}-partition-0-billing-DLQ"
+    interval = loads.publish_each(*partitions_of(orders, 4), dead)
+    output = {"partition_by": ["__topic"]}
+    for loads.topic, rows in ((dead, 1), (orders, 4), (dead, 1), (orders, 4)):
+        assert loads.run(interval, output).rows == rows
+    assert loads.numbers() == list(range(5)) and loads.staged() == []
+
+
+def test_table_overwrite_keeps_other_partitions(loads: Loads, topic: NewTopic) -> None:
+    first, second = topic(partitions=4), topic(partitions=4)
+    interval = loads.publish_each(*partitions_of(first, 4), *partitions_of(second, 4))
+    for loads.topic in (first, second, first, second):
+        assert loads.run(interval, replay="never").rows == 4
+    assert loads.numbers() == list(range(8))
+
+
 def test_iceberg_files_of_unknown_topics_are_replaced(
     spark: SparkSession, broker: Broker, topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -229,6 +262,33 @@ def test_table_failed_load_leaves_it_unchanged(loads: Loads) -> None:
     with pytest.raises(RuntimeError, match="fewer than min_rows=9"):
         loads.run(first, min_rows=9)
     assert loads.numbers() == [1, 2] and loads.staged() == []
+
+
+@pytest.mark.parametrize("changed", ["derive", "replace_where"])
+def test_table_of_other_columns_is_refused(loads: Loads, changed: str) -> None:
+    first, _ = loads.publish(1, 2)
+    second, _ = loads.publish(3)
+    loads.run(first)
+    output = {"replace_where": "hour = 1"} if changed == "replace_where" else {}
+    with pytest.raises(InvalidConfiguration, match=r"written to the table|no condition of the output's columns"):
+        loads.run(second, output, derive={"extra": "number + 1"})
+    assert loads.numbers() == [1, 2] and loads.staged() == []
+
+
+def test_table_created_meanwhile_may_be_retried(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.errors import AnalysisException
+
+    first, _ = loads.publish(1, 2)
+    loads.run(first)
+    second, _ = loads.publish(3)
+    with monkeypatch.context() as patched:
+        # As seen by a load that looked before the other one had created the table.
+        patched.setattr(Table, "_exists", lambda _: False)
+        with pytest.raises(AnalysisException) as raised:
+            loads.run(second)
+    assert load.judge(raised.value)[0] == load.FAILED and loads.staged() == []
+    assert loads.run(second).rows == 1
+    assert loads.numbers() == [1, 2, 3]
 
 
 def test_delta_table_of_a_catalog_is_replaced(
