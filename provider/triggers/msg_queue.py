@@ -8,6 +8,7 @@ raises nothing but TypeError: any other exception ends the whole triggerer.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import json
@@ -33,8 +34,8 @@ from pulsar_native.topic import TopicName
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer
 
-# What the triggerer knows of the watched assets; no argument of the trigger.
-ASSET = "_asset"
+# What the triggerer knows of the watched assets, and of a deferred task; no arguments of the trigger.
+ASSET, TASK = "_asset", "_task"
 _SLUG_LENGTH = 40
 _STREAM_ARGUMENTS = (
     "topic_pattern",
@@ -70,7 +71,7 @@ class StreamEvent:
 
 
 class PulsarMessageQueueTrigger(BaseEventTrigger):
-    """Send an event for each message of a topic that matches, for an `AssetWatcher`.
+    """Send an event for each message of a topic that matches, for an `AssetWatcher`, or of one to a deferred task.
 
     Each message is acknowledged after Airflow has stored its event; one whose event was not stored is received again,
     by any triggerer, so delivery is at least once. Messages that do not match are acknowledged at once. A message that
@@ -99,8 +100,8 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         Watchers of several assets in one DAG file whose arguments are equal share one: give each its own where their
         DAGs may be paused apart.
     :param initial_position: start of a subscription that does not exist yet: latest (default) or earliest.
-    :param receiver_queue_size: limit of the messages received but not stored yet. Default 200. Airflow's
-        `[triggerer] shared_stream_subscriber_queue_size` limits it too.
+    :param receiver_queue_size: limit of the messages received but not stored yet. Default 200, for a deferred task 1.
+        Airflow's `[triggerer] shared_stream_subscriber_queue_size` limits it too.
     :param max_redeliver_count: see `match_function`. Default 16.
     :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription with the name of the watcher's.
         Not one of the topics.
@@ -163,10 +164,14 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments; in a triggerer with the watched asset, for the shared stream."""
+        """Return class path and arguments; in a triggerer with the watched asset or the task, for the shared stream."""
         path = "airflow_provider_pulsar.triggers.msg_queue.PulsarMessageQueueTrigger"
         asset = self._asset()
-        return path, self._arguments() | ({} if asset is None else {ASSET: asset})
+        known: dict[str, Any] = {} if asset is None else {ASSET: asset}
+        if self.task_instance is not None:
+            # Each deferred task has a stream of its own: of one stream all triggers would get the same message.
+            known[TASK] = self.trigger_id
+        return path, self._arguments() | known
 
     def _asset(self) -> str | None:
         """Return the name of the watched asset, the first of several; None outside a triggerer.
@@ -195,7 +200,7 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
     # ---- shared stream -----------------------------------------------------------------------------------------------
 
     def shared_stream_key(self) -> Hashable:
-        """Return the identity of the subscription."""
+        """Return the identity of the subscription, and of a deferred task."""
         return "pulsar", _canonical(self.serialize()[1])
 
     @classmethod
@@ -206,17 +211,24 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):
         return PulsarStreamProducer(kwargs)
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """Send an event for each message: those that do not match are not in the stream."""
+        """Send an event for each message, to a deferred task for one only; those that do not match are not here."""
         self._warn_of_several_assets()
+        is_of_task, is_sent = self.task_instance is not None, False
         async for event in shared_stream:
             # A cancelled trigger stops at the yield. Airflow, which writes a line of its log before it queues the
             # event, counts a message as accepted whose trigger is cancelled meanwhile: pending tells the producer.
             event.pending += 1
-            yield TriggerEvent(event.payload)  # type: ignore[no-untyped-call]
+            if is_of_task and is_sent:
+                # Airflow would confirm it as stored, though no task waits for it. Cancelled, it is redelivered.
+                await asyncio.Event().wait()
+            # A deferred task is resumed with it; an asset's event is plain JSON.
+            payload = xcom_value(event.payload) if is_of_task else event.payload
+            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
             event.pending -= 1
+            is_sent = True
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Send events outside a shared stream, as `dag.test()` and a deferred task do.
+        """Send events outside a shared stream, as `dag.test()` does for a deferred task.
 
         A message is acknowledged when the next event is asked for.
         """
@@ -318,6 +330,7 @@ def subscription_name(arguments: Mapping[str, Any], deployment: str) -> str:
     """Return the name of the subscription of a trigger's arguments, the watched asset included."""
     if named := arguments.get("subscription"):
         return str(named)
-    digest = hashlib.sha256(_canonical(arguments).encode()).hexdigest()[:16]
+    lasting = {name: value for name, value in arguments.items() if name != TASK}
+    digest = hashlib.sha256(_canonical(lasting).encode()).hexdigest()[:16]
     asset = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(arguments.get(ASSET, ""))).strip("-")[:_SLUG_LENGTH]
     return "-".join(part for part in ("airflow", deployment, asset, digest) if part)

@@ -23,6 +23,7 @@ from airflow_provider_pulsar.deployment import deployment_id
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.triggers.msg_queue import (
     ASSET,
+    TASK,
     StreamEvent,
     check_allowed,
     stream_options,
@@ -137,7 +138,9 @@ def _full_names(arguments: Mapping[str, Any], hook: PulsarHook) -> dict[str, Any
 def _window(arguments: Mapping[str, Any]) -> int:
     """Return how many messages may be unsettled: Airflow fails a trigger whose queue overflows."""
     limit: int = conf.getint("triggerer", "shared_stream_subscriber_queue_size", fallback=1024)
-    return max(1, min(limit, int(arguments.get("receiver_queue_size", 200))))
+    # A deferred task takes one message: others of its subscription are for other consumers.
+    default = 1 if TASK in arguments else 200
+    return max(1, min(limit, int(arguments.get("receiver_queue_size", default))))
 
 
 def _function(path: str) -> Predicate:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,13 @@ def watching(topic: str, asset: str = "an_asset", **options: Any) -> PulsarMessa
     return again
 
 
+def deferred(topic: str, **options: Any) -> PulsarMessageQueueTrigger:
+    """Return a trigger as the triggerer makes it for a deferred task."""
+    made = PulsarMessageQueueTrigger(topic, **({"initial_position": "earliest", "subscription": "s"} | options))
+    made.task_instance = SimpleNamespace(task_id="wait")
+    return made
+
+
 class Triggerer:
     """The triggerer's part in a shared stream: it drives triggers, and confirms events when told."""
 
@@ -83,7 +91,7 @@ class Triggerer:
 
     def run(self, trigger: PulsarMessageQueueTrigger) -> list[Any]:
         """Run a trigger and return the list that its events go to."""
-        number = len(self._tasks)
+        number = trigger.trigger_id = len(self._tasks)
         self.events[number] = []
         self._tasks[number] = asyncio.create_task(self._run(number, trigger))
         return self.events[number]
@@ -158,6 +166,12 @@ def backlog(broker: Broker, topic: str) -> int:
     """Return how many messages the only subscription of a topic has."""
     (stats,) = subscriptions(broker, topic).values()
     return int(stats["msgBacklog"])
+
+
+def stats_of(broker: Broker, topic: str, subscription: str) -> tuple[int, int]:
+    """Return backlog of a subscription, and how many of its messages were sent and not acknowledged."""
+    stats = subscriptions(broker, topic).get(subscription, {})
+    return stats.get("msgBacklog", 0), stats.get("unackedMessages", 0)
 
 
 # ---- acknowledgements ------------------------------------------------------------------------------------------------
@@ -245,6 +259,45 @@ async def test_trigger_failed_store_redelivers(client: Client, broker: Broker, t
         second = airflow.run(watching(name))
         await until(lambda: second)
         assert (first[0]["message_id"], second[0]["value"]) == (second[0]["message_id"], "a")
+
+
+async def test_deferred_task_takes_one_message(client: Client, broker: Broker, topic: NewTopic) -> None:
+    """Airflow confirms each event as stored, also one that no task waits for."""
+    name = topic()
+    publish(client, name, [b"%d" % n for n in range(100)])
+    async with triggerer() as airflow:
+        events = airflow.run(deferred(name))
+        # One of the others is held until Airflow cancels the trigger, and one is prefetched.
+        await until(lambda: stats_of(broker, name, "s") == (99, 2))
+    assert [event["value"] for event in events] == ["0"]
+    async with triggerer() as airflow:
+        events = [airflow.run(deferred(name)) for _ in range(2)]
+        await until(lambda: all(events) and backlog(broker, name) == 97)
+    values = sorted(event["value"] for (event,) in events)
+    # Two tasks of one subscription never have the same message.
+    assert (values, backlog(broker, name)) == (["1", "2"], 97)
+
+
+async def test_deferred_task_not_resumed_redelivers(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"a"])
+    async with triggerer() as airflow:
+        airflow.stored = False
+        first = airflow.run(deferred(name))
+        await until(lambda: first)
+    async with triggerer() as airflow:
+        second = airflow.run(deferred(name))
+        await until(lambda: second and backlog(broker, name) == 0)
+    assert first[0]["message_id"] == second[0]["message_id"]
+
+
+async def test_deferred_task_has_airflows_keys_as_text(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b'{"__id__": 1}'])
+    async with triggerer() as airflow:
+        events = airflow.run(deferred(name, decode="json"))
+        await until(lambda: events)
+    assert events[0]["value"] == '{"__id__": 1}' and serialize(events[0])
 
 
 class Rejecting(PulsarMessageQueueTrigger):
@@ -339,6 +392,12 @@ def test_subscription_name_is_of_asset_and_arguments() -> None:
     ]
     assert len({name, subscription_name(arguments, "test"), *others}) == 7
     assert subscription_name(watching("t", subscription="mine").serialize()[1], "prod") == "mine"
+    # Each time a task is deferred it is another trigger.
+    tasks = [deferred("t", subscription=None, initial_position="latest") for _ in range(2)]
+    tasks[0].trigger_id, tasks[1].trigger_id = 1, 2
+    assert tasks[0].shared_stream_key() != tasks[1].shared_stream_key()
+    names = {subscription_name(each.serialize()[1], "prod") for each in tasks}
+    assert names == {subscription_name({"topic": "t"}, "prod")}
 
 
 def test_subscription_name_ignores_defaults() -> None:
@@ -569,7 +628,7 @@ async def test_trigger_follows_a_connection_that_moved(
 async def test_trigger_run_alone_acknowledges_the_one_before(client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     publish(client, name, [b"1", b"2"])
-    # As dag.test() and a deferred task do: one event is taken, and the generator is closed.
+    # As dag.test() does: one event is taken, and the generator is closed.
     for expected in ("1", "1"):
         events = PulsarMessageQueueTrigger(name, subscription="s", initial_position="earliest").run()
         event = await asyncio.wait_for(anext(events), 20)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_native import AdminClient, Client
+from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker, NewTopic
 from support.dag_blocks import dag_blocks
@@ -41,6 +41,44 @@ def test_watchers_of_killed_triggerers_lose_nothing(
     stack: AirflowStack, client: Client, admin: AdminClient, topic: NewTopic
 ) -> None:
     watch_and_kill(stack, client, admin, "watchers_killed", topic(), topic("bytes"))
+
+
+_DEFERRED = """
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.sdk import BaseOperator
+
+
+class Wait(BaseOperator):
+    def execute(self, context):
+        trigger = MessageQueueTrigger(scheme="pulsar", topic={topic!r}, subscription="s", decode="json")
+        self.defer(trigger=trigger, method_name="done")
+
+    def done(self, context, event=None):
+        return event
+"""
+
+
+def test_deferred_task_leaves_the_other_messages(
+    airflow: AirflowStack, broker: Broker, client: Client, admin: AdminClient, topic: NewTopic
+) -> None:
+    airflow.define_connection(service_url=broker.service_url, admin_url=broker.admin_url)
+    name = topic()
+    client.subscribe(name, "s", ConsumerType.Shared, initial_position=InitialPosition.Earliest).close()
+    with client.create_producer(name) as producer:
+        for number in range(100):
+            producer.send(b'{"__id__": %d}' % number)
+    dag_id = airflow.write_dag("deferred_to_trigger", 'Wait(task_id="wait")', header=_DEFERRED.format(topic=name))
+    for number in range(2):
+        run = airflow.run(dag_id).succeeded()
+        # As text, as Airflow takes the key for its own in an XCom.
+        assert run.xcom("wait")["value"] == f'{{"__id__": {number}}}'
+
+        def left() -> bool:
+            stats = admin.stats(name, precise_backlog=True)["subscriptions"]["s"]
+            return (stats["msgBacklog"], stats["consumers"]) == (99 - number, [])  # noqa: B023
+
+        # The trigger is cancelled after the task was resumed.
+        wait(airflow, "the end of the trigger", left)
 
 
 @pytest.mark.proves("A18")
