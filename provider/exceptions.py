@@ -7,7 +7,7 @@ argument) fails the task at once, every other error fails the try.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +49,27 @@ class CheckedArguments:
     ) -> Any:
         """Render a template, also one within a list or a dict; raise `ArgumentRefused` for one that is undefined.
 
-        Native rendering returns what is undefined as an object, which can be iterated like an empty list.
+        Native rendering returns what is undefined as an object, which can be iterated like an empty list. A text that
+        is no template stays as it is: Jinja would change its line ends, and native rendering make "1.50" a number.
         """
         from jinja2 import Undefined
 
-        rendered = super().render_template(content, context, jinja_env, seen_oids)  # type: ignore[misc]  # Airflow's
+        environment = jinja_env or self.get_template_env()  # type: ignore[attr-defined]  # Airflow's
+        if isinstance(content, str) and not _is_template(content, environment, self.template_ext):  # type: ignore[attr-defined]
+            return content
+        rendered = super().render_template(content, context, environment, seen_oids)  # type: ignore[misc]  # Airflow's
         if isinstance(rendered, Undefined):
             raise ArgumentRefused(redacted(f"the template {content!r} is undefined: {rendered._undefined_message}"))
         return rendered
+
+
+def _is_template(text: str, environment: Environment, endings: Sequence[str]) -> bool:
+    """Return True for the path of a template's file, and for a text with a delimiter of Jinja."""
+    marks = (
+        *(environment.variable_start_string, environment.block_start_string, environment.comment_start_string),
+        *(environment.line_statement_prefix, environment.line_comment_prefix),
+    )
+    return text.endswith(tuple(endings)) or any(mark in text for mark in marks if mark)
 
 
 def _refusing(constructor: Callable[..., None]) -> Callable[..., None]:

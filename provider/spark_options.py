@@ -5,6 +5,7 @@ Holds no secret. No I/O.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -31,15 +32,37 @@ _OPTIONS = {
     "tls_allow_insecure_connection": "pulsar.client.tlsAllowInsecureConnection",
     "tls_validate_hostname": "pulsar.client.tlsHostnameVerificationEnable",
 }
+# With the method tls they are a part of the credentials.
+_CERTIFICATE = {
+    "tls_certificate_file_path": "pulsar.client.tlsCertificateFilePath",
+    "tls_key_file_path": "pulsar.client.tlsKeyFilePath",
+}
+# Client options that the source has too, and the factor of their values.
+_CLIENT_OPTIONS = {
+    "connection_timeout_ms": ("connectionTimeoutMs", 1),
+    "connections_per_broker": ("connectionsPerBroker", 1),
+    "keep_alive_interval_seconds": ("keepAliveIntervalSeconds", 1),
+    "max_backoff_interval_ms": ("maxBackoffIntervalNanos", 1_000_000),
+    "max_lookup_redirects": ("maxLookupRedirects", 1),
+    "memory_limit_bytes": ("memoryLimitBytes", 1),
+    "starting_backoff_interval_ms": ("initialBackoffIntervalNanos", 1_000_000),
+}
+# Client options that belong to the address of the brokers.
+_OF_ADDRESS = ("use_tls", "proxy_service_url", "socks5_proxy_address")
+_log = logging.getLogger(__name__)
 
 
 def source_options(connection: Mapping[str, object]) -> dict[str, str]:
-    """Return the options of `format("pulsar")` for a connection's fields, as texts."""
+    """Return the options of `format("pulsar")` for a connection's fields, as texts.
+
+    Logs a warning that names client options which the source does not have.
+    """
     found = {}
-    for field, option in _OPTIONS.items():
+    fields = _OPTIONS if connection.get("auth_method") == "tls" else _OPTIONS | _CERTIFICATE
+    for field, option in fields.items():
         value = connection.get(field)
         if value not in (None, ""):
-            found[option] = str(value).lower() if isinstance(value, bool) else str(value)
+            found[option] = _text(value)
     # Spark may reach the brokers at other addresses than Airflow.
     for field, option in (("spark_service_url", "service.url"), ("spark_admin_url", "admin.url")):
         if connection.get(field):
@@ -47,7 +70,28 @@ def source_options(connection: Mapping[str, object]) -> dict[str, str]:
     timeout = connection.get("operation_timeout_seconds")
     if isinstance(timeout, int | float):
         found["pulsar.client.operationTimeoutMs"] = str(int(timeout * 1000))
+    client_options = connection.get("client_options")
+    if isinstance(client_options, Mapping):
+        found |= _client_options(client_options, has_own_address=bool(connection.get("spark_service_url")))
     return found
+
+
+def _client_options(given: Mapping[str, Any], *, has_own_address: bool) -> dict[str, str]:
+    """Return the options of the source for a connection's `client_options`; `has_own_address` of Spark."""
+    left = {name: value for name, value in given.items() if not (has_own_address and name in _OF_ADDRESS)}
+    found = {}
+    if "use_tls" in left:
+        found["pulsar.client.useTls"] = _text(left.pop("use_tls"))
+    for name, (option, factor) in _CLIENT_OPTIONS.items():
+        if name in left:
+            found[f"pulsar.client.{option}"] = str(left.pop(name) * factor)
+    if left:
+        _log.warning("Spark connects to Pulsar without the connection's client_options %s", ", ".join(left))
+    return found
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def referenced_key(where: str, reference: str) -> str | None:

@@ -15,9 +15,12 @@ _OBJECT = frozenset({"__type", "__var"})
 
 
 def xcom_value(value: Any) -> Any:
-    """Return a JSON value as Airflow can store it: a mapping with the keys of its own becomes its JSON text."""
+    """Return a JSON value as Airflow can store it: a dict with the keys of its own becomes its JSON text."""
     if isinstance(value, list):
         return [xcom_value(each) for each in value]
+    if isinstance(value, tuple):
+        # Also a named one, as Airflow does.
+        return tuple(xcom_value(each) for each in value)
     if not isinstance(value, dict):
         return value
     if _REFUSED & value.keys() or value.keys() >= _OBJECT:

@@ -11,6 +11,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator
 from airflow_provider_pulsar.context import call_with_context
 from airflow_provider_pulsar.decorators._signature import original, refuse_given, task_decorator, without_parameters
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
+from airflow_provider_pulsar.xcom import xcom_value
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.async_iteration import completed
 
@@ -66,9 +67,19 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
             batch = {"messages": manifest.get("messages"), "manifest": manifest}
             values: Any = {**context, **batch}
             found = call_with_context(original(self.python_callable), values, self.op_kwargs or {})
-            self._returned = completed(found, "the function")
+            self._returned = self._storable(completed(found, "the function"))
 
         return process
+
+    def _storable(self, returned: object) -> object:
+        """Return a result as Airflow can store it: its refusal, after the acknowledgement, would be for good."""
+        value: object = xcom_value(returned)
+        if self.multiple_outputs and value is not None and not isinstance(value, Mapping):
+            validation.refuse(
+                "with multiple_outputs the function must return a dict, without a key that Airflow keeps for itself "
+                f"(__classname__, __id__, or __type with __var), not {type(returned).__name__}"
+            )
+        return value
 
     def execute(self, context: Context) -> Any:
         """Consume the batch and return what the function returns."""
@@ -95,7 +106,9 @@ def pulsar_consume_task(
     :param kwargs: the parameters of `ConsumeBatchOperator` but for process, and those of every task. Without `path` and
         `process_message`, `inline` is True, and the batch ends at `inline_limit_bytes` (default 49152).
 
-    The task returns what the function returns, and pushes the manifest without messages as the XCom `manifest`.
+    The task returns what the function returns, and pushes the manifest without messages as the XCom `manifest`. A dict
+    with the key `__classname__` or `__id__`, or with both `__type` and `__var`, becomes its JSON text: Airflow keeps
+    these keys for itself.
     """
     return task_decorator(
         python_callable,

@@ -124,14 +124,14 @@ class PulsarHook(BaseHook):
         """
         return self._read().topic_name(topic)
 
-    def connection_options(self) -> dict[str, str | int | bool]:
+    def connection_options(self) -> dict[str, Any]:
         """Return the connection's settings without secrets, by field name; blocks like `client_config`.
 
-        Only fields that are set or have a default. Safe to log and to show.
+        Only fields that are set or have a default; `client_options` is a dict. Safe to log and to show.
         """
         values: dict[str, Any] = dataclasses.asdict(self._read())
         plain = {name: value for name, value in values.items() if name not in _SECRET_FIELDS}
-        return {name: value for name, value in plain.items() if isinstance(value, str | int | bool)}
+        return {name: value for name, value in plain.items() if isinstance(value, str | int | bool | dict)}
 
     def credentials(self) -> dict[str, str] | None:
         """Return the credentials with their secrets, for another program; None without any.

@@ -366,6 +366,8 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         from pulsar_native.jobs.dead_letters import DeadLetterOptions
 
         self._given.check(self)
+        # The result of another task may be a path.
+        self.path = path_text(self.path)
         if self.path is not None:
             storage_path(validation.text("path", self.path))
         for name in ("dead_letter_topic", "retry_letter_topic"):

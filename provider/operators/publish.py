@@ -387,6 +387,8 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
         from pulsar_native.topic import TopicName
 
         self._given.check(self)
+        # The result of another task may be a path.
+        self.file = path_text(self.file)
         # Also where no callable gets them.
         self._keywords()
         self.topic = hook.topic_name(validation.text("topic", self.topic))
@@ -425,7 +427,7 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
         return openlineage.lineage(
             self.pulsar_conn_id,
             result,
-            inputs=[] if self.file is None else [openlineage.input_dataset(openlineage.path_name(self.file))],
+            inputs=[] if self.file is None else [openlineage.input_dataset(openlineage.path_name(str(self.file)))],
             outputs=[openlineage.output_dataset(openlineage.topic_name(url, topic), result, fields)],
         )
 

@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
-from jinja2 import StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.nativetypes import NativeEnvironment
 
 from airflow_provider_pulsar.decorators.consume import _ConsumeDecoratedOperator
@@ -32,7 +32,7 @@ from airflow_provider_pulsar.transfers.sql_to_pulsar import SqlToPulsarOperator
 from pulsar_native import AdminClient, Client, InitialPosition
 from support.brokers import Broker, NewTopic
 from support.consuming import fill
-from support.publish_tasks import texts
+from support.publish_tasks import read_all, texts
 from support.tasks import context_of, dag_in, states_of
 
 LOAD = {"output_path": "/x", "since": "last_success"}
@@ -206,6 +206,57 @@ def test_undefined_template_names_what_is_missing() -> None:
     made.messages = "{{ params.typo | default([1]) }}"
     made.render_template_fields({"params": {}}, env)  # type: ignore[typeddict-item]
     assert made.messages == [1]
+
+
+TEXTS = ["line\n", "a\r\nb", "1.50", "True", "", "'quoted'", {"price": "1.10"}]
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+@pytest.mark.parametrize("native", [False, True])
+def test_text_without_template_is_unchanged(native: bool, airflow_home: Path, broker: Broker, topic: NewTopic) -> None:
+    """Jinja drops a newline at the end, and native rendering reads a text as a literal of Python."""
+    name = topic()
+    dag = dag_in(
+        airflow_home,
+        f"plain_texts_{native}",
+        f"""
+        dag.render_template_as_native_obj = {native}
+        messages = [*{TEXTS!r}, "{{{{ task.task_id }}}}", "{{% if True %}}yes{{% endif %}}{{# no #}}"]
+        PublishOperator(
+            task_id="publish", topic={name!r}, messages=messages, properties={{"version": "1"}}, deduplicate=False
+        )
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"publish": "success"}
+    found = read_all(broker, name)
+    assert [each.data().decode() for each in found] == [*TEXTS[:-1], '{"price":"1.10"}', "publish", "yes"]
+    assert {each.properties()["version"] for each in found} == {"1"}
+    assert not any(each.has_null_value() for each in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "rendered"),
+    [
+        pytest.param(
+            "[[ params.a ]]", {"variable_start_string": "[[", "variable_end_string": "]]"}, "1", id="variable"
+        ),
+        pytest.param("% set b = 2\n{}", {"line_statement_prefix": "%"}, "{}", id="statement"),
+        pytest.param("// a\nb", {"line_comment_prefix": "//"}, "\nb", id="comment"),
+        pytest.param("% {{ params.a }}", {}, "% 1", id="default"),
+    ],
+)
+def test_template_of_other_delimiters_is_rendered(text: str, options: dict[str, Any], rendered: str) -> None:
+    made = PublishOperator(task_id="a_task", topic="t", messages=[text, "[ \n"])
+    made.render_template_fields({"params": {"a": 1}}, Environment(**options))  # type: ignore[typeddict-item]
+    assert made.messages == [rendered, "[ \n"]
+
+
+def test_template_file_is_rendered(tmp_path: Path) -> None:
+    (tmp_path / "plain.sql").write_text("select 1\n")
+    made = SqlToPulsarOperator(task_id="a_task", sql_conn_id="shop", sql="plain.sql", topic="t")
+    made.render_template_fields({}, Environment(loader=FileSystemLoader(tmp_path)))  # type: ignore[typeddict-item]
+    assert made.sql == "select 1"
 
 
 def test_publish_callable_value_error_is_retried(connection: Callable[..., str]) -> None:

@@ -23,9 +23,9 @@ PLAIN = {"__version__": 1, "__data__": 2, "__type": "x", "a": [None, True, 1.5, 
 def test_xcom_value_reserved_keys_become_text(kind: str) -> None:
     reserved = RESERVED[kind]
     text = json.dumps(reserved)
-    value = {"value": reserved, "list": [1, [reserved]], "properties": {"a": reserved}, "plain": PLAIN}
+    value = {"value": reserved, "list": [1, [reserved], (1, reserved)], "properties": {"a": reserved}, "plain": PLAIN}
     found = xcom_value(value)
-    assert found == {"value": text, "list": [1, [text]], "properties": {"a": text}, "plain": PLAIN}
+    assert found == {"value": text, "list": [1, [text], (1, text)], "properties": {"a": text}, "plain": PLAIN}
     # What a task returns is what the next one pulls.
     assert deserialize(serialize(found)) == found == xcom_value(found)
     assert json.loads(found["value"]) == reserved

@@ -13,8 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_pulsar.decorators.consume import pulsar_consume_task
 from airflow_provider_pulsar.decorators.publish import pulsar_publish_task
-from pulsar_native import AdminClient
+from pulsar_native import AdminClient, Client
 from support.brokers import Broker, NewTopic
+from support.consuming import fill
 from support.publish_tasks import read_all
 from support.tasks import clear_and_run, dag_in, states_of, xcom_of
 
@@ -99,6 +100,38 @@ def test_task_consume_failing_function_acknowledges_nothing(
     run = dag.test()
     assert states_of(run) == {"rows": "success", "bill": "failed"}
     assert admin.stats(name, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"] > 0
+
+
+def test_task_consume_airflows_keys_are_text(
+    client: Client, airflow_home: Path, topic: NewTopic, admin: AdminClient
+) -> None:
+    name = topic()
+    fill(client, name, ['{"id": 1}', '{"id": 2, "__classname__": "x"}'], batch=1)
+    dag = dag_in(
+        airflow_home,
+        "decorated_reserved",
+        f"""
+        common = dict(topic={name!r}, decode="json")
+
+        @task.pulsar_consume(subscription="list", **common)
+        def triage(messages):
+            return [each["value"] for each in messages]
+
+        @task.pulsar_consume(subscription="outputs", **common)
+        def last(messages) -> dict:
+            return messages[-1]["value"]
+
+        triage()
+        last()
+        """,
+    )
+    run = dag.test()
+    # A dict for several XComs cannot become a text, and fails before it is acknowledged.
+    assert states_of(run) == {"triage": "success", "last": "failed"}
+    assert xcom_of(run, "triage") == [{"id": 1}, '{"id": 2, "__classname__": "x"}']
+    stats = admin.stats(name, precise_backlog=True)["subscriptions"]
+    backlogs = {key: each["msgBacklog"] for key, each in stats.items()}
+    assert backlogs == {"list": 0, "outputs": 2}
 
 
 @pytest.mark.proves("A7")

@@ -546,6 +546,29 @@ def test_consume_path_object_and_later_result(client: Client, topic: NewTopic, t
     assert [each["count"] for each in made.execute(context_of())["files"]] == [2, 1]
 
 
+def test_consume_path_and_file_of_another_task(airflow_home: Path, tmp_path: Path, topic: NewTopic) -> None:
+    name, path = topic(), f"file://{tmp_path}/rows.jsonl"
+    dag = dag_in(
+        airflow_home,
+        "object_paths",
+        f"""
+        from airflow.sdk import ObjectStoragePath
+
+        @task
+        def where():
+            return ObjectStoragePath({path!r})
+
+        made = PublishOperator(task_id="made", topic={name!r}, messages=[{{"a": 1}}], create_subscription="s")
+        took = ConsumeBatchOperator(task_id="took", topic={name!r}, subscription="s", path=where(), decode="json")
+        sent = PublishOperator(task_id="sent", topic={topic()!r}, file=where(), deduplicate=False)
+        made >> took >> sent
+        """,
+    )
+    run = dag.test()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
+    assert (xcom_of(run, "took")["path"], xcom_of(run, "sent")["count"]) == (path, 1)
+
+
 @pytest.mark.proves("A29")
 def test_consume_killed_returns_the_messages(
     client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient

@@ -31,6 +31,7 @@ from airflow_provider_pulsar.operators.publish import PublishFailed, PublishNotR
 from airflow_provider_pulsar.task_client import TaskKilled
 from broker import Standalone
 from pulsar_native import AdminClient
+from pulsar_native.schema import AvroSchema
 from support.brokers import Broker, NewTopic
 from support.publish_tasks import publish, read_all
 from support.relay import TO_CLIENT, Command, Relay
@@ -132,6 +133,53 @@ def test_publish_csv_takes_registered_types(
         assert [json.loads(message.data()) for message in messages] == ROWS
 
 
+def _time(logical: str) -> dict[str, str]:
+    return {"type": "long", "logicalType": logical}
+
+
+def times_of(kind: Any) -> dict[str, Any]:
+    """Return the definition of records with the field `at`."""
+    return {"type": "record", "name": "T", "fields": [{"name": "at", "type": kind}]}
+
+
+@pytest.mark.parametrize("schema", ["json", "avro"])
+def test_publish_csv_key_and_properties_as_written(
+    schema: str, tmp_path: Path, broker: Broker, topic: NewTopic
+) -> None:
+    definition = times_of(_time("timestamp-millis"))
+    definition["fields"].append({"name": "id", "type": {"type": "string", "logicalType": "uuid"}})
+    id_, at = "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "2013-01-01T05:00:00Z"
+    path, name = tmp_path / "rows.csv", topic()
+    path.write_text(f"id,at\n{id_},{at}\n")
+    options: dict[str, Any] = {"key_field": "at", "property_fields": ["at", "id"], "event_time_field": "at"}
+    publish(name, file=str(path), schema=schema, schema_definition=definition, **options).execute(context_of())
+    (message,) = read_all(broker, name)
+    assert (message.partition_key(), message.properties()) == (at, {"at": at, "id": id_})
+    assert message.event_timestamp() == 1357016400000 and id_.encode() in message.data()
+
+
+@pytest.mark.parametrize("kind", [pandas.Series, pandas.DatetimeIndex], ids=["series", "index"])
+def test_publish_pandas_arrays_of_times_in_utc(kind: Any, broker: Broker, topic: NewTopic) -> None:
+    name, definition = topic(), times_of({"type": "array", "items": _time("timestamp-millis")})
+    items = [{"at": kind([datetime(2013, 1, 1, 5)])}]
+    publish(name, items, schema="json", schema_definition=definition).execute(context_of())
+    assert [message.data() for message in read_all(broker, name)] == [b'{"at":[1357016400000]}']
+
+
+@pytest.mark.parametrize("schema", ["json", "avro"])
+@pytest.mark.parametrize("source", ["frame", "arrow", "list"])
+def test_publish_pandas_times_keep_nanoseconds(schema: str, source: str, broker: Broker, topic: NewTopic) -> None:
+    name, definition = topic(), times_of(_time("timestamp-nanos"))
+    nanos = [1357016400_123456789, -1]
+    at = [pandas.Timestamp(each) for each in nanos]
+    frame = pandas.DataFrame({"at": at})
+    sources = {"frame": frame, "arrow": pa.Table.from_pandas(frame), "list": [{"at": each} for each in at]}
+    publish(name, sources[source], schema=schema, schema_definition=definition).execute(context_of())
+    messages = read_all(broker, name)
+    decode = json.loads if schema == "json" else AvroSchema(None, definition).decode
+    assert [decode(message.data())["at"] for message in messages] == nanos
+
+
 def test_publish_envelope_has_key_properties_and_time(broker: Broker, topic: NewTopic) -> None:
     name = topic()
     items = [
@@ -228,8 +276,6 @@ def test_publish_data_frame_takes_the_registered_types(broker: Broker, topic: Ne
     frame = pandas.DataFrame(ROWS)
     frame["at"] = pandas.to_datetime(frame["at"], utc=True, format="ISO8601")
     publish(name, frame, schema="avro", schema_definition=FLIGHT).execute(context_of())
-    from pulsar_native.schema import AvroSchema
-
     found = [AvroSchema(None, FLIGHT).decode(message.data()) for message in read_all(broker, name)]
     assert [(each["carrier"], each["delay"]) for each in found] == [("UA", 11), ("AA", None), ("B6", -3)]
     assert found[0]["at"] == "2013-01-01T05:00:00+00:00"

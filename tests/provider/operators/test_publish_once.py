@@ -71,6 +71,24 @@ def test_publish_cleared_run_leaves_each_message_once(
     assert numbers(broker, plain) == Counter(dict.fromkeys(range(3000), 2))
 
 
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_publish_to_recreated_topic_by_two_tasks(
+    partitions: int, once: Callable[..., str], admin: AdminClient, broker: Broker
+) -> None:
+    """A run whose setup makes the topic is cleared: the second task finds what the first has published again."""
+    name, stores = once(partitions), [StateStore(), StateStore()]
+    for _ in range(2):
+        for number, store in enumerate(stores):
+            manifest = once_more(store, name, ["a", "b"], identity=f"task-{number}")
+            assert (manifest["stored"], manifest["duplicates"], manifest["deduplicated"]) == (2, 0, True)
+        # A retry of either finds its own messages.
+        assert [once_more(stores[n], name, ["a", "b"], identity=f"task-{n}")["duplicates"] for n in range(2)] == [2, 2]
+        assert Counter(texts(broker, name)) == Counter({"a": 2, "b": 2})
+        admin.delete_topic(name, force=True)
+        if partitions:
+            admin.create_partitioned_topic(name, partitions)
+
+
 _CRASHING = """
 import sys, time
 from pathlib import Path
