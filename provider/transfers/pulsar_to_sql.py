@@ -1,9 +1,10 @@
 """PulsarToSqlOperator: consumes a bounded batch of a subscription into a table, in one transaction.
 
 The batch is `ConsumeBatchOperator`'s, with its limits, decoding and failed messages; rows and the record of the batch
-are `pulsar_native.jobs.sql_sink`. Order of events: the subscription is claimed in the database, batches of
-other tries that are committed but not acknowledged are acknowledged, messages are received and inserted, rows and the
-batch's ids are committed together, and then the messages are acknowledged.
+are `pulsar_native.jobs.sql_sink`. Order of events: the topics of the subscription are claimed in the database, batches
+of other tries and runs that are committed but not acknowledged are acknowledged as far as they are of these topics,
+messages are received and inserted, rows and the batch's ids are committed together, and then the messages are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pulsar_native import Client
     from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
     from pulsar_native.jobs.interfaces import JobState
-    from pulsar_native.jobs.sql_sink import SqlBatchState, SqlSink
+    from pulsar_native.jobs.sql_sink import SqlSink
 
 _NOT_OURS = (
     *("path", "format", "if_exists", "max_messages_per_file", "max_bytes_per_file", "inline", "inline_limit_bytes"),
@@ -47,9 +48,11 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
     consumers are this operator with this state table: a try that fails before the commit leaves no row and acknowledges
     nothing; after it every further try (retry, cleared run, run recreated under its id) inserts nothing, acknowledges
     the batch if that had failed, and returns the same manifest. If a run ends for good between the two, the next run of
-    the subscription acknowledges its batch before it receives; and a try that was overtaken by another one cannot
-    commit. With Shared and Key_Shared subscriptions several tasks may consume at once, and messages that the broker
-    redelivers to another task while their own has not committed are stored by both: use `replace` there.
+    the subscription acknowledges its batch before it receives, also if it has other topics besides, fewer, or names
+    them in another order; and a try that was overtaken by another one of the same topic, or of the same pattern, cannot
+    commit. In a topic that was deleted since, or deleted and created again, nothing is left to acknowledge. With Shared
+    and Key_Shared subscriptions several tasks may consume at once, and messages that the broker redelivers to another
+    task while their own has not committed are stored by both: use `replace` there.
 
     A row that the database rejects because of its values (a constraint, a wrong type, NUL in PostgreSQL's text, an
     exception of a trigger) is a failed message, by `on_error`: the default fails the try, and nothing of the batch is
@@ -177,16 +180,18 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         callbacks: ConsumeCallbacks,
     ) -> tuple[ConsumeJob, dict[str, Any]]:
         """Acknowledge what earlier runs have committed, run the job, and return it with its manifest."""
-        from pulsar_native.jobs.consuming import ConsumeJob
+        from pulsar_native.jobs.consuming import AcknowledgeJob, ConsumeJob
+        from pulsar_native.jobs.sql_sink import SqlBatchState
 
         notes = cut_notes(context, settings)
         state = self._state(context, settings, database, connection)
-        for other in _unacknowledged(state):
-            self.log.info("A batch of another run is committed but not acknowledged: acknowledging it first")
-            earlier = ConsumeJob(settings, client, other, self.log, callbacks)
-            self._run(earlier, context)
-            # Such a run has pushed none.
-            notes.append(earlier.cut)
+        if isinstance(state, SqlBatchState):
+            callbacks = replace(callbacks, stored_state=state.description)
+            for other in list(state.unacknowledged()):
+                earlier = AcknowledgeJob(settings, client, other, self.log, callbacks)
+                self._run(earlier, context)
+                # Such a run has pushed none.
+                notes.append(earlier.cut)
         job = ConsumeJob(settings, client, state, self.log, callbacks, cut=cut_entries(notes, settings))
         return job, self._run(job, context)
 
@@ -232,14 +237,18 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
                 f"the state table needs a driver whose placeholder is ? or %s, not {database.placeholder}: pass "
                 "state_table=None, with replace=True"
             )
-        # The same topics of another cluster are another subscription.
-        subscription = [settings.cluster, settings.source, settings.subscription]
+        # The same topics of another cluster are another subscription; in another order they are the same.
+        topics = sorted(settings.topics) if settings.pattern is None else [settings.pattern.pattern]
         state = SqlBatchState(
             connection,
             StateTable(self.state_table, database.placeholder),
-            [subscription, dict(settings.run)],
-            subscription,
-            fenced=settings.subscription_type in ORDERED,
+            [settings.cluster, topics, settings.subscription, dict(settings.run)],
+            [settings.cluster, settings.subscription],
+            [
+                [settings.cluster, topic, settings.subscription]
+                for topic in topics
+                if settings.subscription_type in ORDERED
+            ],
         )
         with staged(self._action(), "state table"):
             state.begin()
@@ -292,9 +301,3 @@ def _transactional(database: DbApiHook) -> Any:
     if database.get_autocommit(connection):
         database.set_autocommit(connection, False)
     return connection
-
-
-def _unacknowledged(state: JobState) -> list[SqlBatchState]:
-    from pulsar_native.jobs.sql_sink import SqlBatchState
-
-    return list(state.unacknowledged()) if isinstance(state, SqlBatchState) else []

@@ -25,7 +25,7 @@ def to_rows(arrow: Any, batch: pyarrow.RecordBatch, *, zone: Any = None) -> list
     :param batch: the record batch.
     :param zone: timezone, a `tzinfo`, of times without one. Default None: they stay without.
 
-    Raises `InvalidRecord` for a map with one key twice.
+    Raises `InvalidRecord` for a map with one key twice, or with keys that are nested.
     """
     rows: list[dict[str, Any]] = batch.to_pylist()
     for field in batch.schema:
@@ -53,10 +53,10 @@ def _conversion(arrow: Any, kind: Any, zone: Any) -> _Convert | None:
     if types.is_struct(kind):
         fields = {field.name: found for field in kind if (found := of(field.type)) is not None}
         return partial(_fields, fields) if fields else None
-    # Of dictionaries (a type of columns), and of each kind of list.
+    # Of dictionaries and run-end encoding (types of columns), and of each kind of list.
     inner = getattr(kind, "value_type", None)
     convert = None if inner is None else of(inner)
-    if convert is None or types.is_dictionary(kind):
+    if convert is None or types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return convert
     return partial(_each, convert)
 
@@ -71,6 +71,9 @@ def _dict_of(key: _Convert | None, item: _Convert | None, pairs: Any) -> Any:
     found = {}
     for name, value in pairs:
         name = name if key is None else key(name)
+        # Of Arrow's types structs, lists and maps, which become dicts and lists.
+        if isinstance(name, dict | list):
+            raise InvalidRecord(f"A map has a key of the type {type(name).__name__}, which no dict can have")
         if name in found:
             raise InvalidRecord(f"A map has the key {name!r} twice")
         found[name] = value if item is None else item(value)

@@ -317,24 +317,30 @@ class Batch:
         return self._others.as_json()
 
 
-def acknowledge(consumers: Sequence[Consumer], ranges: Iterable[TopicRanges]) -> None:
+def acknowledge(consumers: Sequence[Consumer], ranges: Iterable[TopicRanges]) -> set[str]:
     """Acknowledge ids, received now or by an earlier try; blocks for the broker's receipts.
 
-    The consumers must have `ack_receipt_enabled`: a rejected acknowledgement raises the broker's error.
+    Returns the topics without a consumer, of which nothing is acknowledged. The consumers must have
+    `ack_receipt_enabled`: a rejected acknowledgement raises the broker's error.
     """
     from pulsar_native.topic import TopicName
 
     owners = {topic: consumer for consumer in consumers for topic in [*consumer.topics(), consumer.topic()]}
     wanted: dict[Consumer, list[MessageId]] = {}
+    without: set[str] = set()
     for each in ranges:
         for topic, message_id in ids_of(each):
-            owner = owners.get(topic) or owners[TopicName.parse(topic).base.full]
+            owner = owners.get(topic) or owners.get(TopicName.parse(topic).base.full)
+            if owner is None:
+                without.add(topic)
+                continue
             own = wanted.setdefault(owner, [])
             own.append(message_id)
             if len(own) >= _MOST_IDS:
                 owner.acknowledge(list(wanted.pop(owner)))
     for owner, own in wanted.items():
         owner.acknowledge(list(own))
+    return without
 
 
 # ---- a message as JSON -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -111,12 +112,31 @@ def _plain(value: Any) -> bytes:
     if isinstance(value, JsonLine):
         return value.text.encode()
     try:
-        return json.dumps(
-            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value
-        ).encode()
+        return _json_of(value)
     except (TypeError, ValueError) as error:
         where = f" (the field {name!r})" if (name := _unwritten(value)) is not None else ""
         validation.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}{where}")
+
+
+def _json_of(value: Any) -> bytes:
+    """Return a value as compact JSON; raises TypeError or ValueError for one that has no form in it."""
+    write = partial(json.dumps, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value)
+    try:
+        return write(value).encode()
+    except TypeError:
+        # Unlike values, keys are not converted by `default`.
+        return write(_with_json_keys(value)).encode()
+
+
+def _with_json_keys(value: Any) -> Any:
+    """Return a value with the JSON form of the keys of its dicts, nested ones too."""
+    if isinstance(value, dict):
+        return {_json_key(name): _with_json_keys(each) for name, each in value.items()}
+    return [_with_json_keys(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _json_key(name: Any) -> Any:
+    return name if name is None or isinstance(name, str | int | float) else _json_value(name)
 
 
 def _unwritten(value: Any) -> str | None:
@@ -124,7 +144,7 @@ def _unwritten(value: Any) -> str | None:
     if isinstance(value, Mapping):
         for name, each in value.items():
             try:
-                json.dumps(each, allow_nan=False, default=_json_value)
+                _json_of(each)
             except (TypeError, ValueError):
                 return str(name)
     return None

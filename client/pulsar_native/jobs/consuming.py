@@ -5,8 +5,9 @@ Order of events: 1. the output is claimed; 2. messages are received; 3. the outp
 caller's state; 7. the messages are acknowledged, with receipts; 8. that is recorded. A failure before 6 acknowledges
 nothing, and the next try receives the same messages. After 6 the run keeps its batch: every further try returns the
 same manifest, writes a missing or changed output again from exactly those ids, and repeats an acknowledgement without a
-receipt. It fails where a topic of the batch was created again, as far as the caller can tell, and where it is asked
-for other topics or another subscription. Delivery is at least once. Blocking; not thread-safe.
+receipt, but for topics that were deleted since. It fails where a topic of the batch was created again, as far as the
+caller can tell, and where it is asked for other topics or another subscription. Delivery is at least once. Blocking;
+not thread-safe.
 """
 
 from __future__ import annotations
@@ -141,6 +142,17 @@ class ConsumeSettings:
         """Names of the topics, or the pattern."""
         return list(self.topics) if self.pattern is None else self.pattern.pattern
 
+    def takes(self, topic: str) -> bool:
+        """Return True if a topic or partition is consumed: by its name, by the pattern, or as a retry topic."""
+        from pulsar_native.topic import TopicName
+
+        names = {topic, TopicName.parse(topic).base.full}
+        if not names.isdisjoint([*self.topics, *self.retry_topics]):
+            return True
+        # A pattern may lack the domain.
+        names |= {name.partition("://")[2] for name in names}
+        return self.pattern is not None and any(map(self.pattern.fullmatch, names))
+
     @property
     def subscribed(self) -> list[str | re.Pattern[str]]:
         """Topics to subscribe to, or the pattern without the topics of the subscription's own dead letters."""
@@ -158,7 +170,7 @@ class ConsumeCallbacks:
     `on_error` is; `redact` removes secrets from a text; `names` returns the topics of a namespace, for the hint of an
     error; `created` returns when topics and partitions were created, as numbers, of those where it can tell. `sink`
     replaces an output file: it gets the rows, `sink_rows` at once, and the caller's state makes them durable when the
-    job stores the batch's ids.
+    job stores the batch's ids. `stored_state` names what the user removes for the caller's state to be empty.
     """
 
     check: Callable[[], None] = lambda: None
@@ -171,6 +183,7 @@ class ConsumeCallbacks:
     open_path: PathFactory = local_path
     sink: BatchSink | None = None
     sink_rows: int = 1000
+    stored_state: str = "the task's stored state 'consumed'"
 
 
 class ConsumeJob:
@@ -287,7 +300,7 @@ class ConsumeJob:
             f"this run has consumed {counted(manifest['count'])} of {_named(note['source'])} as "
             f"{manifest['subscription']} before, and is asked for {_named(settings.source)} as "
             f"{settings.subscription} now: nothing is consumed, as that batch would be lost. A new run consumes what "
-            f"is asked for. To give that batch up and consume in this run, {_giving_up(in_the_way)}"
+            f"is asked for. To give that batch up and consume in this run, {self._giving_up(in_the_way)}"
         )
 
     def _repeat(self, output: BatchOutput | None, note: dict[str, Any]) -> dict[str, Any]:
@@ -320,23 +333,31 @@ class ConsumeJob:
         raise BatchElsewhere(
             f"this run's batch of {note['manifest']['count']} messages is of {there}, and {why}, but the client is "
             f"connected to {here}: nothing is acknowledged or read here. Connect to {there} again, and clear the task. "
-            f"To give that batch up and consume a new one here, {_giving_up(output)}"
+            f"To give that batch up and consume a new one here, {self._giving_up(output)}"
         )
 
     def _require_topics_of(self, output: BatchOutput | None, note: Mapping[str, Any]) -> None:
         """Raise `TopicRecreated` if a topic of the batch is certainly another one of the same name."""
-        then = note.get("created")
-        # In another cluster they have other times.
-        if not then or note.get("cluster") != self._settings.cluster:
-            return
-        self.stage = "look-up"
-        now = self._calls.created(list(then))
-        if changed := [topic for topic in then if now.get(topic, then[topic]) != then[topic]]:
+        if changed := self._created_again(note):
             raise TopicRecreated(
                 f"this run has consumed {note['manifest']['count']} messages before, and {', '.join(changed[:3])} was "
                 "deleted and created again since: nothing is acknowledged or read there. A new run consumes what is "
-                f"there now. To give that batch up and consume a new one in this run, {_giving_up(output)}"
+                f"there now. To give that batch up and consume a new one in this run, {self._giving_up(output)}"
             )
+
+    def _created_again(self, note: Mapping[str, Any]) -> list[str]:
+        """Return the topics of a batch that are certainly other ones of the same name."""
+        then = note.get("created")
+        # In another cluster they have other times.
+        if not then or note.get("cluster") != self._settings.cluster:
+            return []
+        self.stage = "look-up"
+        now = self._calls.created(list(then))
+        return [topic for topic in then if now.get(topic, then[topic]) != then[topic]]
+
+    def _giving_up(self, output: BatchOutput | None) -> str:
+        files = "" if output is None else f"{output.path}, {manifest_path(output.path)} and "
+        return f"remove {files}{self._calls.stored_state}, and clear the task"
 
     def _with_output(self, output: BatchOutput, note: dict[str, Any]) -> dict[str, Any]:
         """Return the record once its output is there as written, or was written again."""
@@ -414,8 +435,8 @@ class ConsumeJob:
                 f"{output.path}, the only copy of {note['manifest']['count']} acknowledged messages "
                 f"({describe(ids, 5)}), is missing or changed, and cannot be written again: {error}. Put it back from "
                 "a backup; a retention policy of the namespace keeps acknowledged messages longer. To give this batch "
-                f"up and consume new messages, remove {manifest_path(output.path)} and the task's stored state "
-                "'consumed', and clear the task"
+                f"up and consume new messages, remove {manifest_path(output.path)} and {self._calls.stored_state}, "
+                "and clear the task"
             ) from error
         finally:
             file.discard()
@@ -691,26 +712,43 @@ class ConsumeJob:
             return
         if all(last.entry_id() < 0 and acknowledged.entry_id() < 0 for last, acknowledged in flow.positions):
             self._log.warning(
-                "There is no message in %s, and %s has never acknowledged one. A broker without retention removes "
-                "messages that no subscription waits for: what was published before this subscription was made may be "
-                "gone. Make the subscription first (run this once), or set a retention policy on the namespace",
+                "There is no message in %s, and no stored one that %s has acknowledged. If this subscription is new, "
+                "what was published before may be gone: a broker without retention removes what no subscription waits "
+                "for. Make the subscription first (run this once), or set a retention policy on the namespace",
                 self._settings.source, self._settings.subscription,
             )  # fmt: skip
 
     def _acknowledge(self, output: BatchOutput | None, note: dict[str, Any]) -> None:
-        """Acknowledge, wait for all receipts, and record that."""
+        """Acknowledge, wait for all receipts, and record that, or the topics that are left for later tries."""
         self.stage = "acknowledge"
         if output is not None:
             output.check()
-        acknowledge(self._consumers, [*note["chunks"], note["others"]])
+        left = self._left(acknowledge(self._consumers, _unacknowledged(note)))
         self._mark(note.get("cut", {}))
         for consumer in self._consumers:
             consumer.close()
         self.stage = "note"
-        note["state"] = ACKNOWLEDGED
+        note.pop("left", None)
+        note |= {"state": CONSUMED, "left": left} if left else {"state": ACKNOWLEDGED}
         if output is not None:
-            output.keep(ACKNOWLEDGED, _kept(note))
+            output.keep(note["state"], _kept(note))
         self._state.set(note)
+
+    def _left(self, without: set[str]) -> list[str]:
+        """Return which of the topics without a consumer still have messages of the batch to acknowledge."""
+        from pulsar_native import TopicNotFound
+        from pulsar_native.topic import TopicName
+
+        left = []
+        for topic in sorted(without):
+            try:
+                self._client.get_partition_count(TopicName.parse(topic).base.full)
+            except TopicNotFound:
+                self._log.warning("%s was deleted: nothing of the batch is acknowledged there", topic)
+                continue
+            self._log.warning("%s is not consumed here: messages of the batch stay unacknowledged there", topic)
+            left.append(topic)
+        return left
 
     def _mark(self, cut: dict[str, Any]) -> None:
         """Add the mark-delete positions to the note on partly consumed entries."""
@@ -732,6 +770,36 @@ class ConsumeJob:
             self._settings.source, doing, f"{batch.count:,}", batch.bytes / 1e6, f"{batch.count / seconds:,.0f}",
             f", stopped by {batch.stop_reason}" if batch.stop_reason else "",
         )  # fmt: skip
+
+
+class AcknowledgeJob(ConsumeJob):
+    """Acknowledgement of another run's batch of the subscription, of which nothing else is needed.
+
+    What is of topics that the settings lack is left to a job that consumes them. In topics that were deleted, or
+    created again, there is nothing left to acknowledge.
+    """
+
+    def run(self) -> dict[str, Any]:
+        """Acknowledge, and return the manifest of the batch; empty if nothing of it is of the job's topics."""
+        note = self._state.get()
+        topics = {topic for each in _unacknowledged(note) for topic in each} if note is not None else set[str]()
+        if note is None or not any(map(self._settings.takes, topics)):
+            return {}
+        self._log.info("A batch of another run is stored but not acknowledged: acknowledging it first")
+        self.cut = note.get("cut", {})
+        if changed := topics.intersection(self._created_again(note)):
+            self._log.warning(
+                "%s was deleted and created again since: nothing of that batch is acknowledged there",
+                ", ".join(sorted(changed)[:3]),
+            )  # fmt: skip
+        note["left"] = sorted(topics - changed)
+        if any(map(self._settings.takes, note["left"])):
+            self._require_topics()
+            self.stage = "subscribe"
+            self._consumers = self._subscribe()
+        self._acknowledge(None, note)
+        manifest: dict[str, Any] = note["manifest"]
+        return manifest
 
 
 def _checked_topics(topics: object) -> list[str]:
@@ -772,9 +840,11 @@ def _kept(note: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in note.items() if name not in ("version", "state", "run", "token")}
 
 
-def _giving_up(output: BatchOutput | None) -> str:
-    files = "" if output is None else f"{output.path}, {manifest_path(output.path)} and "
-    return f"remove {files}the task's stored state 'consumed', and clear the task"
+def _unacknowledged(note: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the ids of a record that are perhaps not acknowledged: at first all, then those of the topics left."""
+    left = note.get("left")
+    ranges = [*note["chunks"], note["others"]]
+    return [{topic: own for topic, own in each.items() if left is None or topic in left} for each in ranges]
 
 
 def _described(file: AtomicFile | PartFiles) -> list[dict[str, Any]] | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pulsar_native.jobs import validation
+from pulsar_native.schema.datum_check import is_array
 
 Conversion = Callable[[Any], Any]
 ColumnConversion = Callable[[str, Any], Any]
@@ -108,8 +109,10 @@ def _timestamp(logical: str, text: str) -> datetime:
     return _zoned(found, logical)
 
 
-def _uuid(text: str) -> UUID:
-    return UUID(_number(str.strip, text))
+def _uuid(text: str) -> str:
+    """Return a UUID as it is written, in capitals too; one without hyphens, or in braces, in the usual notation."""
+    found = str(UUID(_number(str.strip, text)))
+    return text if text.lower() == found else found
 
 
 def _decimal(kind: Mapping[str, Any], is_avro: bool) -> _FromText:
@@ -341,7 +344,7 @@ def _fields(fields: Mapping[str, Conversion], value: Any) -> Any:
 
 
 def _each(convert: Conversion, value: Any) -> Any:
-    return [convert(each) for each in value] if isinstance(value, list | tuple) else value
+    return [convert(each) for each in value] if is_array(value) else value
 
 
 def _each_value(convert: Conversion, value: Any) -> Any:
@@ -365,7 +368,9 @@ def _count(logical: str, value: Any) -> Any:
         return value
     is_wall_clock = value.tzinfo is None or logical.startswith("local-")
     since = (value.replace(tzinfo=UTC) if is_wall_clock else value) - _EPOCH
-    return _in_units(logical, since.days * 86_400 + since.seconds, since.microseconds)
+    # Of times of pandas.
+    nanoseconds = getattr(since, "nanoseconds", 0)
+    return _in_units(logical, since.days * 86_400 + since.seconds, since.microseconds, nanoseconds)
 
 
 def _count_of_day(logical: str, value: Any) -> Any:
@@ -375,8 +380,9 @@ def _count_of_day(logical: str, value: Any) -> Any:
     return _in_units(logical, (value.hour * 60 + value.minute) * 60 + value.second, value.microsecond)
 
 
-def _in_units(logical: str, seconds: int, microseconds: int) -> int:
-    return (seconds * 1_000_000 + microseconds) * _UNITS[logical.rpartition("-")[2]] // 1_000_000
+def _in_units(logical: str, seconds: int, microseconds: int, nanoseconds: int = 0) -> int:
+    whole = (seconds * 1_000_000 + microseconds) * 1000 + nanoseconds
+    return whole * _UNITS[logical.rpartition("-")[2]] // _UNITS["nanos"]
 
 
 def _days(value: Any) -> Any:

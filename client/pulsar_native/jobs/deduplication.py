@@ -3,6 +3,7 @@
 Rules: messages are never stored twice silently. Rejected before anything is sent: a publication that requires
 deduplication where it is off; one whose earlier try the broker has forgotten; one to a topic with more partitions than
 before, as messages would be routed differently; a first try under a producer name that the broker already knows.
+A topic that was created again since the earlier try has none of its messages, and gets all of them.
 Without the admin interface the first message decides: afterwards the broker has the producer's sequence id only with
 deduplication.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs.failures import JobRefused, counted
@@ -103,10 +105,32 @@ class Deduplication:
         return False
 
     def _states(self, admin: AdminClient, partitions: int) -> list[str]:
+        return [stats.get("deduplicationStatus", "") for stats in self._stats(admin, partitions).values()]
+
+    def _stats(self, admin: AdminClient, partitions: int) -> Mapping[str, Mapping[str, Any]]:
+        """Return the statistics of each partition by its name, or of the topic alone."""
         if not partitions:
-            return [admin.stats(self._topic).get("deduplicationStatus", "")]
-        found = admin.partitioned_stats(self._topic).get("partitions", {})
-        return [stats.get("deduplicationStatus", "") for stats in found.values()]
+            return {"": admin.stats(self._topic)}
+        found: Mapping[str, Mapping[str, Any]] = admin.partitioned_stats(self._topic).get("partitions", {})
+        return found
+
+    def creation(self, client: Client, admin: AdminClient | None, partitions: int) -> dict[str, Any]:
+        """Return the fields of a record for `is_created_again`: cluster, and when each partition was created.
+
+        Empty if that is unknown: without the admin interface, and from brokers of old versions.
+        """
+        from pulsar_native import PulsarException
+
+        if admin is None:
+            return {}
+        try:
+            stats = self._stats(admin, partitions)
+        except PulsarException:
+            return {}
+        created = {
+            name: each["topicCreationTimeStamp"] for name, each in stats.items() if "topicCreationTimeStamp" in each
+        }
+        return {"cluster": client.get_service_info().service_url, "created": created} if any(created.values()) else {}
 
     # ---- first tries and repetitions ---------------------------------------------------------------------------------
 
@@ -123,11 +147,18 @@ class Deduplication:
             "give each its own"
         )
 
-    def check_repetition(self, client: Client, record: Record, known: int, partitions: int) -> None:
-        """Raise for a repetition that the broker would store twice; `record` is that of the earlier try."""
+    def check_repetition(
+        self, client: Client, record: Record, known: int, partitions: int, creation: Mapping[str, Any]
+    ) -> None:
+        """Raise for a repetition that the broker would store twice; `record` is that of the earlier try, `creation`
+        what `creation` returns now.
+        """
         last = int(record["last"])
         is_unsure = last < 0 and record["phase"] == "sending" and time.time() - record["at"] > _FORGETS_SECONDS
-        if (last < 0 and not is_unsure) or _is_empty(client, self._topic):
+        if last < 0 and not is_unsure:
+            return
+        # An empty topic was deleted since, so nothing can be stored twice; or its messages were consumed and removed.
+        if not _is_same(record, creation) and _is_empty(client, self._topic):
             return
         if record["partitions"] != partitions:
             raise JobRefused(
@@ -159,6 +190,21 @@ class Deduplication:
             )  # fmt: skip
 
 
+def is_created_again(record: Record, creation: Mapping[str, Any]) -> bool:
+    """Return True if the topic is certainly another one of the same name than in the record of an earlier try."""
+    then, now = record.get("created", {}), creation.get("created", {})
+    # In another cluster the times are other ones, and replication may have stored the messages there.
+    if record.get("cluster") != creation.get("cluster") or then.keys().isdisjoint(now):
+        return False
+    return all(then[name] != now[name] for name in then.keys() & now.keys())
+
+
+def _is_same(record: Record, creation: Mapping[str, Any]) -> bool:
+    """Return True if the topic is certainly the one of the earlier try."""
+    is_known = bool(creation) and record.get("cluster") == creation["cluster"]
+    return is_known and record.get("created") == creation["created"]
+
+
 def check_switched_off(topic: str, record: Record, deduplicated: bool | None, demanded: bool | str) -> None:
     """Raise for a repetition without the deduplication of the earlier try, unless it was asked for."""
     if record["deduplicated"] and deduplicated is False and demanded is not False and record["last"] >= 0:
@@ -170,7 +216,7 @@ def check_switched_off(topic: str, record: Record, deduplicated: bool | None, de
 
 
 def _is_empty(client: Client, topic: str) -> bool:
-    """Return True if the topic is empty: it was deleted since, so nothing can be stored twice."""
+    """Return True if the topic is empty."""
     from pulsar_native import MessageId
 
     with client.create_reader(topic, MessageId.earliest) as reader:

@@ -301,7 +301,7 @@ class MatchingStream:
     async def _exists(self, client: Client, topic: str, initial_position: InitialPosition) -> bool:
         """Return True if a topic exists, which has the subscription then.
 
-        A request for its partitions would not do: the broker knows no topic that it has not loaded.
+        A request for its partitions would not do: the broker knows no non-persistent topic that it has not loaded.
         """
         from pulsar_native import TopicNotFound
 

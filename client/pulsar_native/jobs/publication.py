@@ -164,6 +164,11 @@ def new_record(producer_name: str | None, partitions: int, deduplicated: bool | 
     }
 
 
+def restarted(record: Record) -> Record:
+    """Return an earlier try's record for a topic that was created again: the same content, of which none is there."""
+    return {**record, "phase": "failed", "last": -1, "stored": 0, "ids": []}
+
+
 def merged(earlier: list[list[Any]], checkpoints: Mapping[int, str]) -> list[list[Any]]:
     """Return checkpoints as JSON, with earlier ones of the same content."""
     return [list(each) for each in sorted({**{int(n): value for n, value in earlier}, **checkpoints}.items())]

@@ -4,6 +4,7 @@ Rules: nothing is sent before all arguments (and all messages that are in memory
 With deduplication, message n has the sequence id n under a producer name shared by all tries, so that the broker drops
 messages stored by an earlier try. This holds while every try has the same messages in the same order (checked by a
 digest in the job's state), while the number of partitions stays, and while the broker remembers the inactive producer.
+A topic that was created again has no message of an earlier try, and gets all of them.
 Sending stops at the first message that fails: one stored after it would make the broker drop the failed one in the next
 try. Blocks; for one thread, but `killed` may change at any time: nothing is sent afterwards.
 """
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import topic_setup, validation
 from pulsar_native.jobs.busy import when_free
-from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
+from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off, is_created_again
 from pulsar_native.jobs.failures import JobRefused, counted, is_permanent, reason_of, text_of
 from pulsar_native.jobs.publication import (
     ContentChanged,
@@ -29,6 +30,7 @@ from pulsar_native.jobs.publication import (
     Record,
     merged,
     new_record,
+    restarted,
     shown_ids,
 )
 from pulsar_native.jobs.publish_options import CHECKED, checked
@@ -180,7 +182,8 @@ class PublishJob:
     def ready(self, number: int, item: object, rows: str | None) -> tuple[bytes | None, MessageParts]:
         """Return a message's bytes and fields; raises ValueError with the message's number."""
         try:
-            parts = self._mapping.parts(self._codec.typed(item, rows))
+            texts = item if rows == "texts" and isinstance(item, Mapping) else None
+            parts = self._mapping.parts(self._codec.typed(item, rows), texts)
             return self._codec.encode(parts.value), parts
         except ValueError as error:
             raise ValueError(f"message {number}: {text_of(error)}") from error
@@ -236,6 +239,7 @@ class _Attempt:
         self._expected: ExpectedContent | None = None
         self._digest: ContentDigest | None = None
         self._on: bool | None = False
+        self._creation: dict[str, Any] = {}
         self._producer: Producer
         self._record: Record
         self._results: PublishResult
@@ -295,6 +299,8 @@ class _Attempt:
         known = self._producer.last_sequence_id()
         self._job.stage = "deduplication"
         self._on = self._guard.ask(self._admin, partitions, known, is_persistent=is_persistent)
+        if is_persistent and self.producer_name is not None:
+            self._creation = self._guard.creation(self._client, self._admin, partitions)
         self._job.stage = "source"
         file = self._job.fingerprint(source) if self._on is not False else None
         self._job.stage = "deduplication"
@@ -311,7 +317,7 @@ class _Attempt:
             topic_setup.warn_if_not_kept(self._admin, topic, partitions, self._log)
         self._results = PublishResult(partitions)
         self._record = new_record(self.producer_name, partitions, self._on, self._earlier)
-        self._record["file"] = file
+        self._record |= {"file": file, **self._creation}
         self._record["last"] = max(known, self._record["last"])
         if self._on is not False:
             self._digest = self._job.digest()
@@ -322,14 +328,20 @@ class _Attempt:
         self._job.stage = "publish"
 
     def _check_repetition(self, source: Source, file: str | None, known: int, partitions: int) -> None:
-        earlier = self._earlier
-        assert earlier is not None
+        earlier = before = self._earlier
+        assert before is not None and earlier is not None
+        if is_created_again(before, self._creation):
+            self._log.info(
+                "%s was deleted and created again since this job published to it: publishing all messages",
+                self._options.topic,
+            )
+            earlier = self._earlier = restarted(before)
         check_switched_off(self._options.topic, earlier, self._on, self._options.deduplicate)
         if self._on is False or (not earlier["deduplicated"] and known < 0):
             self._guard.warn_of_repetition(earlier)
         else:
-            self._guard.check_repetition(self._client, earlier, known, partitions)
-            self._expected = self._job.compare(source, file, earlier)
+            self._guard.check_repetition(self._client, earlier, known, partitions, self._creation)
+            self._expected = self._job.compare(source, file, before)
 
     def _open_producer(self) -> Producer:
         from pulsar_native import CompressionType, DefaultCryptoKeyReader
@@ -339,7 +351,7 @@ class _Attempt:
         kinds = {kind.name.lower(): kind for kind in CompressionType}
 
         def create() -> Producer:
-            return self._client.create_producer(
+            producer: Producer = self._client.create_producer(
                 options.topic,
                 producer_name=self.producer_name,
                 schema=self._job._codec.to_register,
@@ -358,6 +370,9 @@ class _Attempt:
                 # The partition of a message must not change during the publication.
                 auto_update_partitions=False,
             )
+            # The first message is number 0, which a retry must repeat.
+            producer._is_zero_an_id = True
+            return producer
 
         if self.producer_name is None:
             return create()

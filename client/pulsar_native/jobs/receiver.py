@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from pulsar_native.jobs.failures import is_permanent
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -120,8 +122,17 @@ class BatchReceiver:
 
     def _ask(self, active: Sequence[Consumer], began: float) -> None:
         """Ask the brokers, as one that is stalled keeps its connections."""
-        for consumer in active:
-            consumer.get_positions()
+        from pulsar_native.exceptions import ConnectError, NotConnected, Timeout
+
+        try:
+            for consumer in active:
+                consumer.get_positions()
+        except (ConnectError, NotConnected) as error:
+            if isinstance(error, Timeout) or is_permanent(error):
+                raise
+            # Lost with the request on its way: waited for as long as every lost connection, from the next call on.
+            self._restart_quiet_time()
+            return
         self._is_answered = True
         # A broker that was stalled delivers after its answer: that is waited for as long as the answer was.
         now = time.monotonic()

@@ -71,21 +71,26 @@ class MessageMapping:
     properties: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
 
-    def parts(self, item: Any) -> MessageParts:
-        """Return the fields of one item; raises ValueError."""
+    def parts(self, item: Any, texts: Mapping[str, str] | None = None) -> MessageParts:
+        """Return the fields of one item; raises ValueError.
+
+        :param item: the message's value, or the envelope.
+        :param texts: the row of a CSV file that the value was made of: key and properties are its texts as they are
+            written, but for nulls. Default None: the value has another source.
+        """
         if self.envelope:
             return self._from_envelope(item)
         key: str | bytes | None = self.key
         event_time = None
         properties = dict(self.properties)
         if self.key_field is not None:
-            found = _field(item, self.key_field)
+            found = _as_written(item, self.key_field, texts)
             key = None if found is None else found if isinstance(found, bytes) else str(found)
         if self.event_time_field is not None:
             found = _field(item, self.event_time_field)
             event_time = _time(self.event_time_field, found)
         for name in self.property_fields:
-            if (found := _field(item, name)) is not None:
+            if (found := _as_written(item, name, texts)) is not None:
                 properties[name] = str(found)
         return _checked(MessageParts(item, key, None, event_time, properties or None, None))
 
@@ -149,6 +154,11 @@ def _field(item: Any, name: str) -> Any:
     if name not in item:
         validation.refuse(f"the message has no field {name!r}; {validation.nearest(name, [str(key) for key in item])}")
     return item[name]
+
+
+def _as_written(item: Any, name: str, texts: Mapping[str, str] | None) -> Any:
+    found = _field(item, name)
+    return found if found is None or texts is None else texts[name]
 
 
 class Source:

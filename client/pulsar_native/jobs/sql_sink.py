@@ -1,7 +1,7 @@
 """Messages as rows of a table, and the record of their batch in the same database transaction.
 
 Rules: rows and record are committed together, before anything is acknowledged, and by nobody but `SqlBatchState.set`.
-A table of the database, the state table, has one record per batch; it decides whether a batch is stored. With a fence
+A table of the database, the state table, has one record per batch; it decides whether a batch is stored. With claims
 only the latest try of a subscription can commit. Works over any DB-API 2.0 connection without autocommit; one thread.
 """
 
@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -285,15 +285,21 @@ class SqlBatchState:
     """State of one consume job in the state table; a `JobState`. `set` commits what the transaction has."""
 
     def __init__(
-        self, connection: Any, table: StateTable, record: object, subscription: object, *, fenced: bool
+        self, connection: Any, table: StateTable, record: object, subscription: object, claims: Iterable[object] = ()
     ) -> None:
-        """Set the keys: `record` identifies the run with its subscription, `subscription` the subscription alone."""
+        """Set the keys: `record` identifies the run with its topics, `subscription` the subscription of any topics.
+
+        Of the tries that have one of `claims`, the subscriptions of single topics, only the latest can commit. Without
+        claims all can.
+        """
         self._connection = connection
         self._table = table
         self._record = digest(record)
         self._subscription = digest(subscription)
         self._token = uuid.uuid4().hex
-        self._fenced = fenced
+        # In one order, so that tries that share several wait for each other and do not deadlock.
+        self._claims = sorted(digest([_CLAIM, each]) for each in claims)
+        self._is_committed = False
 
     def begin(self) -> None:
         """Make the table where it is missing, and take the subscription over from every other try.
@@ -310,7 +316,7 @@ class SqlBatchState:
             self._connection.rollback()
             refused = error
         try:
-            self._take_over() if self._fenced else self._read(self._record)
+            self._take_over() if self._claims else self._read(self._record)
         except Exception as error:
             made = f", and it could not be made: {type(refused).__name__}: {refused}" if refused else ""
             raise StateTableFailed(
@@ -319,21 +325,36 @@ class SqlBatchState:
         self._connection.commit()
 
     def _take_over(self) -> None:
-        """Write this try's token into the subscription's claim."""
-        change = "UPDATE {} SET content = ? WHERE record_id = ? AND part = 0"
-        if self._table.run(self._connection, change, self._token, self._claim)[1]:
+        """Write this try's token into all claims, within the open transaction."""
+        for claim in self._claims:
+            self._make(claim)
+        for claim in self._claims:
+            self._table.run(
+                self._connection, "UPDATE {} SET content = ? WHERE record_id = ? AND part = 0", self._token, claim
+            )
+
+    def _make(self, claim: str) -> None:
+        """Insert a claim where it is missing, and commit."""
+        if self._is_there(claim):
             return
         try:
-            self._insert(self._claim, _CLAIM, self._token)
+            self._insert(claim, _CLAIM, self._token)
+            self._connection.commit()
         except Exception:
-            # Another first try of the subscription has inserted the claim since.
+            # Another first try of the subscription has inserted it since.
             self._connection.rollback()
-            if not self._table.run(self._connection, change, self._token, self._claim)[1]:
+            if not self._is_there(claim):
                 raise
 
+    def _is_there(self, record_id: str) -> bool:
+        rows, _ = self._table.run(self._connection, "SELECT part FROM {} WHERE record_id = ? AND part = 0", record_id)
+        self._connection.rollback()
+        return bool(rows)
+
     @property
-    def _claim(self) -> str:
-        return digest([_CLAIM, self._subscription])
+    def description(self) -> str:
+        """Name of this run's record for the user."""
+        return f"the rows of {self._table.name} whose record_id is '{self._record}'"
 
     def get(self) -> dict[str, Any] | None:
         """Return this run's record, None without one."""
@@ -350,14 +371,14 @@ class SqlBatchState:
         )  # fmt: skip
         self._connection.rollback()
         for (record_id,) in rows:
-            other = SqlBatchState(self._connection, self._table, None, None, fenced=False)
+            other = SqlBatchState(self._connection, self._table, None, None)
             other._record, other._subscription = record_id, self._subscription
             yield other
 
     def set(self, value: Mapping[str, Any]) -> None:
         """Store the record and commit, with the rows inserted since `begin`; raises `OutputTaken` after a take-over."""
         try:
-            if self._fenced and value["state"] == CONSUMED:
+            if value["state"] == CONSUMED and not self._is_committed:
                 self._pass_fence()
             self.delete()
             kept = dict(value)
@@ -366,22 +387,25 @@ class SqlBatchState:
                 kept |= {"chunks": [], "others": {}}
             self._insert(self._record, str(value["state"]), json.dumps(kept, separators=(",", ":")))
             self._connection.commit()
+            self._is_committed = True
         except BaseException:
             with suppress(Exception):
                 self._connection.rollback()
             raise
 
     def _pass_fence(self) -> None:
-        """Lock this try's claim until the commit; the value changes, since some drivers count changed rows only."""
-        _, count = self._table.run(
-            self._connection,
-            "UPDATE {} SET content = ? WHERE record_id = ? AND part = 0 AND content = ?",
-            f"{self._token}/committed", self._claim, self._token,
-        )  # fmt: skip
-        if count != 1:
-            raise OutputTaken(
-                "another try or run has taken over this subscription: this one ends, commits and acknowledges nothing"
-            )
+        """Lock this try's claims until the commit; values change, since some drivers count changed rows only."""
+        for claim in self._claims:
+            _, count = self._table.run(
+                self._connection,
+                "UPDATE {} SET content = ? WHERE record_id = ? AND part = 0 AND content = ?",
+                f"{self._token}/committed", claim, self._token,
+            )  # fmt: skip
+            if count != 1:
+                raise OutputTaken(
+                    "another try or run has taken over this subscription: this one ends, commits and acknowledges "
+                    "nothing"
+                )
 
     def delete(self) -> None:
         """Delete this run's record within the open transaction."""

@@ -235,7 +235,7 @@ class _Compiler:
         check = self.compile(definition.get("items"), namespace)
 
         def check_array(value: object, strict: bool) -> Any:
-            if not isinstance(value, list | tuple) and not _is_array(value):
+            if not isinstance(value, list | tuple) and not is_array(value):
                 raise InvalidRecord(f" must be a list, not {type(value).__name__}")
             items: Sequence[Any] = value  # type: ignore[assignment]
             return [_inside(f"[{index}]", check, item, strict) for index, item in enumerate(items)]
@@ -419,7 +419,7 @@ def _bytes_check(kinds: tuple[type, ...]) -> _Check:
     return check_bytes
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
     """Return True for a sequence of values, or an array or column of one dimension, as NumPy and pandas have them.
 
     Neither for sets, which have no order, nor for views of dictionaries.

@@ -75,6 +75,11 @@ def test_to_values_naive_times_of_dictionary_in_utc() -> None:
     assert to_values(pa, column, zone=UTC) == [_UTC, None, _UTC]
 
 
+def test_to_values_naive_times_of_run_ends_in_utc() -> None:
+    column = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([_AT, None], _NAIVE))
+    assert to_values(pa, column, zone=UTC) == [_UTC, _UTC, None]
+
+
 def test_to_rows_naive_times_stay() -> None:
     assert to_rows(pa, pa.record_batch({"value": pa.array([_AT], _NAIVE)})) == [{"value": _AT}]
 
@@ -82,4 +87,15 @@ def test_to_rows_naive_times_stay() -> None:
 def test_to_rows_map_with_a_key_twice_raises() -> None:
     batch = pa.record_batch({"value": pa.array([[("a", 1), ("a", 2)]], _MAP)})
     with pytest.raises(InvalidRecord, match="A map has the key 'a' twice"):
+        to_rows(pa, batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "words"),
+    [(pa.struct({"x": pa.int8()}), {"x": 1}, "dict"), (pa.list_(pa.int8()), [1], "list")],
+    ids=["struct", "list"],
+)
+def test_to_rows_map_with_nested_keys_raises(kind: Any, key: Any, words: str) -> None:
+    batch = pa.record_batch({"value": pa.array([[(key, 1)]], pa.map_(kind, pa.int8()))})
+    with pytest.raises(InvalidRecord, match=f"A map has a key of the type {words}, which no dict can have"):
         to_rows(pa, batch)

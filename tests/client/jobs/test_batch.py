@@ -314,9 +314,10 @@ def test_acknowledge_by_owner_in_requests(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-def test_acknowledge_topic_of_nobody_raises() -> None:
-    with pytest.raises(KeyError, match="persistent://public/default/v"):
-        acknowledge([Consumer(TOPIC)], [{"persistent://public/default/v": [[7, 0, 0]]}])  # type: ignore[list-item]
+def test_acknowledge_topic_of_nobody_is_returned() -> None:
+    one, other = Consumer(TOPIC), "persistent://public/default/v"
+    left = acknowledge([one], [{other: [[7, 0, 0]], TOPIC: [[8, 0, 1]]}, {other: [[7, 1, 1]]}])  # type: ignore[list-item]
+    assert left == {other} and [len(each) for each in one.acknowledged] == [2]
 
 
 # ---- messages as JSON ------------------------------------------------------------------------------------------------

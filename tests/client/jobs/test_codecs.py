@@ -68,6 +68,7 @@ def test_codec_without_schema_keeps_bytes_and_text(value: Any, encoded: bytes | 
         ({"a": 1, "b": [float("inf")]}, r"Out of range.*\(the field 'b'\)"),
         (float("nan"), "cannot be written in JSON"),
         ({(1, 2): 3}, "cannot be written in JSON"),
+        ({"a": {b"x": 1}}, r"bytes has no form in JSON \(the field 'a'\)"),
         ({"a": Color.RED}, "Color has no form in JSON"),
         ({"a": Decimal("NaN")}, r"NaN has no form in JSON \(the field 'a'\)"),
         ({"a": [Decimal("-Infinity")]}, r"-Infinity has no form in JSON \(the field 'a'\)"),
@@ -184,6 +185,25 @@ def test_codec_without_schema_writes_times_as_iso() -> None:
     assert json.loads(encoded) == {
         "at": "2026-01-02T03:04:05.678000+00:00", "day": "2026-01-02", "price": "1.10", "none": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        (_AT, "2026-01-02T03:04:05.678000+00:00"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), str(UUID(int=1))),
+        (1.5, "1.5"),
+        (True, "true"),
+        ("x", "x"),
+    ],
+    ids=["time", "date", "decimal", "uuid", "float", "flag", "text"],
+)
+def test_codec_without_schema_writes_keys_as_text(key: Any, found: str) -> None:
+    encoded = Codec(None, None).encode({"m": {key: {"at": _AT}}, "list": [{key: 1}], "n": 2})
+    assert encoded is not None
+    assert json.loads(encoded) == {"m": {found: {"at": _AT.isoformat()}}, "list": [{found: 1}], "n": 2}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConsumerBusy, ConsumerType, InitialPosition, MessageId, TopicNotFound
+from pulsar_native import AdminClient, Client, ConsumerBusy, ConsumerType, InitialPosition, MessageId, TopicNotFound
 from pulsar_native.exceptions import NotConnected, Timeout
 from pulsar_native.jobs import busy, consuming
 from pulsar_native.jobs.batch import BatchLimits
@@ -33,7 +33,7 @@ from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused, is_permanent
 from support.brokers import Broker, NewTopic
 from support.jobs import MemoryLog, MemoryState
-from support.relay import TO_CLIENT, Command, NewRelay, Relay
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
 THREE = BatchLimits(3, None, None, None)
 
@@ -243,6 +243,51 @@ def test_batch_of_topic_created_again_raises(client: Client, topic: NewTopic, tm
     assert again() == first
     with client.subscribe(name, "sub") as rest:
         assert rest.receive(10_000).data() == b"0"
+
+
+def test_pattern_batch_without_deleted_topic_goes_on(client: Client, topic: NewTopic, broker: Broker) -> None:
+    stem, state, log = topic(), MemoryState(), MemoryLog()
+    names = [f"{stem}-{letter}" for letter in "ab"]
+    for name in names:
+        publish(client, name)
+    settings = ConsumeSettings([], "sub", {}, pattern=re.compile(f"{stem}-.*"))
+    first = ConsumeJob(settings, client, state, log).run()
+    with client.subscribe(names[0], "sub") as consumer:
+        consumer.seek(MessageId.earliest)
+    state.set({**state.get(), "state": consuming.CONSUMED})  # type: ignore[dict-item]
+    with AdminClient(broker.admin_url) as admin:
+        admin.delete_topic(names[1], force=True)
+        assert ConsumeJob(settings, client, state, log).run() == first
+        assert admin.stats(names[0])["subscriptions"]["sub"]["msgBacklog"] == 0
+    note = state.get()
+    assert note is not None and note["state"] == consuming.ACKNOWLEDGED
+    assert [each for each in log.warnings if names[1] in each] == [
+        f"{names[1]} was deleted: nothing of the batch is acknowledged there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        ({"topics": ["t"]}, ["t", "t-partition-3"]),
+        ({"topics": ["t-partition-3"]}, ["t-partition-3"]),
+        ({"topics": ["t"], "dead_letters": DeadLetterOptions("s")}, ["t", "t-partition-3"]),
+        (
+            {"topics": ["t"], "dead_letters": DeadLetterOptions("s"), "reads_retry_letters": True},
+            ["t", "t-partition-3", "t-s-RETRY"],
+        ),
+        ({"topics": [], "pattern": re.compile("persistent://public/default/t")}, ["t", "t-partition-3"]),
+        (
+            {"topics": [], "pattern": re.compile("public/default/T.*", re.IGNORECASE)},
+            ["t", "t-partition-3", "t-s-RETRY"],
+        ),
+    ],
+    ids=["name", "partition", "no-retry", "retry", "pattern", "pattern-without-domain"],
+)
+def test_settings_take_topics_and_partitions(options: dict[str, Any], taken: list[str]) -> None:
+    settings = ConsumeSettings(subscription="s", run={}, **options)
+    names = ["t", "t-partition-3", "t-s-RETRY", "u"]
+    assert [name for name in names if settings.takes(f"persistent://public/default/{name}")] == taken
 
 
 @pytest.mark.parametrize(
@@ -516,6 +561,25 @@ def test_broker_away_then_back_batch_is_complete(
     assert (manifest["count"], manifest["stop_reason"]) == (5, "end")
 
 
+def test_connection_lost_while_positions_asked(
+    broker: Broker, client: Client, topic: NewTopic, relay: NewRelay, tmp_path: Path
+) -> None:
+    name, through = topic(), relay(broker.service_url)
+    publish(client, name)
+    # Nothing arrives before the brokers are asked at the end of the quiet time.
+    through.hold(Command.MESSAGE, TO_CLIENT)
+
+    def cut(frame: bytes) -> None:
+        through.cut()
+        through.release()
+
+    settings = ConsumeSettings([name], "sub", {}, path=str(tmp_path / "a"), idle_seconds=0.5)
+    with Client(through.service_url, operation_timeout_seconds=20) as own:
+        begin = partial(through.replace, Command.GET_LAST_MESSAGE_ID, TO_BROKER, cut)
+        manifest = faulty_job(settings, own, MemoryState(), begin).run()
+    assert (manifest["count"], manifest["stop_reason"]) == (5, "end")
+
+
 @pytest.mark.parametrize("fault", ["away", "stalled"])
 def test_broker_away_too_long_fails(
     broker: Broker, client: Client, topic: NewTopic, relay: NewRelay, tmp_path: Path, fault: str
@@ -571,7 +635,7 @@ def test_empty_topic_warns_of_retention(client: Client, topic: NewTopic) -> None
     name, log = topic(), MemoryLog()
     settings = ConsumeSettings([name], "sub", {}, create_topic=True)
     assert ConsumeJob(settings, client, MemoryState(), log).run()["count"] == 0
-    assert "has never acknowledged one" in log.warnings[0]
+    assert "If this subscription is new" in log.warnings[0]
 
 
 def test_batch_ends_at_max_seconds_with_progress(client: Client, topic: NewTopic) -> None:

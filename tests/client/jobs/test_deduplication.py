@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pulsar_native import MessageId, PulsarException
-from pulsar_native.jobs.deduplication import Deduplication, check_switched_off
+from pulsar_native import MessageId, PulsarException, ServiceInfo
+from pulsar_native.jobs.deduplication import Deduplication, check_switched_off, is_created_again
 from pulsar_native.jobs.failures import JobRefused
 from pulsar_native.jobs.publication import ContentChanged
 from support.jobs import MemoryLog
@@ -41,6 +42,23 @@ class Admin:
 
     def partitioned_stats(self, topic: str) -> dict[str, Any]:
         return {"partitions": {str(index): self._state(state) for index, state in enumerate(self._states)}}
+
+
+class CreatedAdmin(Admin):
+    """The admin interface of a topic whose partitions have these times of creation, None where it does not tell."""
+
+    def __init__(self, *times: int | None) -> None:
+        super().__init__()
+        self._times = times
+
+    def _created(self, time_: int | None) -> dict[str, Any]:
+        return {} if time_ is None else {"topicCreationTimeStamp": time_}
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        return self._created(self._times[0])
+
+    def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        return {"partitions": {str(index): self._created(time_) for index, time_ in enumerate(self._times)}}
 
 
 class Client:
@@ -180,14 +198,58 @@ def test_check_repetition_refuses_second_copies(
 ) -> None:
     deduplication, client = Deduplication("t", "auto", log), Client(5, -1)
     if words is None:
-        deduplication.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
+        deduplication.check_repetition(client, earlier(**record), known, partitions, {})  # type: ignore[arg-type]
     else:
         with pytest.raises(JobRefused, match=words):
-            deduplication.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
+            deduplication.check_repetition(client, earlier(**record), known, partitions, {})  # type: ignore[arg-type]
 
 
 def test_check_repetition_empty_topic_may_be_filled(log: MemoryLog) -> None:
-    Deduplication("t", "auto", log).check_repetition(Client(-1, -1), earlier(), -1, 7)  # type: ignore[arg-type]
+    deduplication, client = Deduplication("t", "auto", log), Client(-1, -1)
+    deduplication.check_repetition(client, earlier(), -1, 7, CREATED)  # type: ignore[arg-type]
+    # The same one, whose messages were consumed and removed, may be stored once more.
+    with pytest.raises(JobRefused, match="would store it twice"):
+        deduplication.check_repetition(client, earlier(**CREATED), -1, earlier()["partitions"], CREATED)  # type: ignore[arg-type]
+
+
+CREATED = {"cluster": "pulsar://a:6650", "created": {"p0": 5, "p1": 5}}
+
+
+@pytest.mark.parametrize(
+    ("creation", "expected"),
+    [
+        ({}, False),
+        ({"created": {"p0": 8, "p1": 9}}, True),
+        ({"created": {"p0": 8}}, True),
+        ({"created": {"p0": 5, "p1": 9}}, False),
+        ({"created": {"p0": 5, "p1": 5, "p2": 9}}, False),
+        ({"created": {"": 9}}, False),
+        ({"created": {"p0": 8, "p1": 9}, "cluster": "pulsar://b:6650"}, False),
+    ],
+    ids=["same", "again", "fewer", "one-partition", "more", "not-partitioned", "other-cluster"],
+)
+def test_created_again_only_if_certain(creation: dict[str, Any], expected: bool) -> None:
+    assert is_created_again(earlier(**CREATED), CREATED | creation) is expected
+    assert not is_created_again(earlier(), CREATED | creation) and not is_created_again(earlier(**CREATED), {})
+
+
+@pytest.mark.parametrize(
+    ("times", "partitions", "created"),
+    [([5], 0, {"": 5}), ([5, None, 6], 3, {"0": 5, "2": 6})],
+    ids=["topic", "partitions"],
+)
+def test_creation_asks_the_statistics(
+    times: list[int | None], partitions: int, created: dict[str, int], log: MemoryLog
+) -> None:
+    client: Any = SimpleNamespace(get_service_info=lambda: ServiceInfo("pulsar://a:6650"))
+    found = Deduplication("t", "auto", log).creation(client, CreatedAdmin(*times), partitions)  # type: ignore[arg-type]
+    assert found == {"cluster": "pulsar://a:6650", "created": created}
+
+
+@pytest.mark.parametrize("admin", [None, Admin(None), Admin(""), CreatedAdmin(0)], ids=["no", "fails", "old", "zero"])
+def test_creation_unknown_is_empty(admin: Any, log: MemoryLog) -> None:
+    client: Any = object()
+    assert Deduplication("t", "auto", log).creation(client, admin, 0) == {}
 
 
 def test_warn_of_repetition_by_phase(log: MemoryLog) -> None:

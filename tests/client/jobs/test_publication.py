@@ -16,6 +16,7 @@ from pulsar_native.jobs.publication import (
     Publication,
     merged,
     new_record,
+    restarted,
     shown_ids,
 )
 from pulsar_native.jobs.sources import MessageParts
@@ -209,6 +210,13 @@ def test_new_record_continues_the_earlier_try() -> None:
     assert (made["stored"], made["last"], made["ids"], made["count"]) == (4, 9, ["7:1:0:0"], 12)
     assert (made["checkpoints"], made["file"], made["phase"]) == ([[1, "x"]], None, "sending")
     assert (made["partitions"], made["deduplicated"]) == (2, False)
+
+
+def test_restarted_record_has_content_and_no_progress() -> None:
+    earlier = record("a", phase="sending", stored=4, last=9, ids=["7:1:0:0"], checkpoints=[[1, "x"]], count=12)
+    made = restarted(earlier)
+    assert made == {**earlier, "phase": "failed", "stored": 0, "last": -1, "ids": []}
+    assert new_record("a", 2, True, made)["checkpoints"] == [[1, "x"]]
 
 
 def test_merged_checkpoints_in_order_of_number() -> None:

@@ -45,6 +45,8 @@ class Topic:
 class Producer:
     """A producer of the topic, whose receipts come at once."""
 
+    _is_zero_an_id = False
+
     def __init__(self, topic: Topic, name: str | None) -> None:
         self._topic, self._name = topic, name or "generated"
         self._last = topic.highest.get(self._name, -1)
@@ -59,7 +61,8 @@ class Producer:
         return self._last
 
     def send_async(self, payload: bytes | None, callback: Any, *, sequence_id: int | None, **_: Any) -> None:
-        number = self._last + 1 if sequence_id is None else sequence_id
+        is_none = sequence_id is None or (sequence_id == 0 and not self._is_zero_an_id)
+        number = self._last + 1 if is_none else sequence_id
         result, message_id = self._topic.store(self._name, number, payload or b"")
         if result is Result.Ok:
             self._last = max(self._last, number)

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native import ArrowBatch, EntryRange, MessageId
-from pulsar_native.exceptions import ConnectError, NotConnected, Timeout, TopicNotFound
+from pulsar_native.exceptions import (
+    CertificateFileError,
+    ConnectError,
+    ConnectTimeout,
+    NotConnected,
+    Timeout,
+    TopicNotFound,
+)
 from pulsar_native.jobs import receiver as module
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.receiver import BatchReceiver, select_indexes, split_entries
@@ -240,16 +247,50 @@ def test_receiver_stalled_broker_delays_the_end(clock: Clock) -> None:
     assert polls(made, clock, 5) is None and polls(made, clock, 1) == "idle" and consumer.asked == 3
 
 
-def test_receiver_broker_that_does_not_answer_raises(clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [Timeout("did not answer"), ConnectTimeout("did not answer"), CertificateFileError("did not answer")],
+    ids=["answer", "connection", "certificate"],
+)
+def test_receiver_broker_that_does_not_answer_raises(error: Exception, clock: Clock) -> None:
     consumer = Consumer(ends=[(TOPIC, 3, -1)])
     made = receiver(consumer)
 
     def fails() -> None:
-        raise Timeout("the broker did not answer")
+        raise error
 
     consumer.while_asked = fails
-    with pytest.raises(Timeout, match="did not answer"):
+    with pytest.raises(type(error), match="did not answer"):
         polls(made, clock, 6)
+
+
+@pytest.mark.parametrize("error", [ConnectError("lost"), NotConnected("none")], ids=["lost", "none"])
+def test_receiver_connection_lost_while_asked_waits(error: Exception, clock: Clock) -> None:
+    consumer = Consumer(ends=[(TOPIC, 3, -1)])
+    made = receiver(consumer)
+
+    def fails() -> None:
+        consumer.connected = False
+        raise error
+
+    consumer.while_asked = fails
+    assert polls(made, clock, 30) is None and consumer.asked == 2
+    consumer.connected, consumer.while_asked = True, lambda: None
+    # The whole quiet time once more.
+    assert polls(made, clock, 5) is None and polls(made, clock, 1.5) == "idle" and consumer.asked == 3
+
+
+def test_receiver_lost_while_asked_for_good_raises(clock: Clock) -> None:
+    consumer = Consumer(ends=[(TOPIC, 3, -1)])
+    made = receiver(consumer)
+
+    def fails() -> None:
+        consumer.connected = False
+        raise ConnectError("lost")
+
+    consumer.while_asked = fails
+    with pytest.raises(NotConnected, match="no connection for more than 30 s"):
+        polls(made, clock, 40)
 
 
 def test_receiver_empty_consumer_does_not_hold_others() -> None:

@@ -338,6 +338,14 @@ def test_mapping_takes_fields_of_the_value() -> None:
     assert MessageMapping(key="same").parts("x")[:5] == ("x", "same", None, None, None)
 
 
+def test_mapping_of_a_csv_row_takes_texts_as_written() -> None:
+    mapping = MessageMapping(key_field="k", event_time_field="at", property_fields=("p", "none"))
+    item = {"k": 5, "at": 1_700_000_000_000, "p": True, "none": None}
+    parts = mapping.parts(item, {"k": "05", "at": "2023-11-14T22:13:20", "p": "true", "none": "NA"})
+    assert parts[:5] == (item, "05", None, 1_700_000_000_000, {"p": "true"})
+    assert mapping.parts(item | {"k": None}, {"k": "", "at": "", "p": "", "none": ""}).key is None
+
+
 @pytest.mark.parametrize(
     ("item", "words"),
     [

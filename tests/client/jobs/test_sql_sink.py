@@ -218,7 +218,7 @@ def test_sink_rejected_row_without_savepoints_ends_the_write(connect: Connect, f
 
 def state(connection: sqlite3.Connection, run: str, *, fenced: bool = True) -> SqlBatchState:
     """Return the state of a run of one subscription, begun."""
-    made = SqlBatchState(connection, TABLE, run, "subscription", fenced=fenced)
+    made = SqlBatchState(connection, TABLE, run, "subscription", ["topic"] if fenced else [])
     made.begin()
     return made
 
@@ -289,8 +289,37 @@ def test_state_reads_rows_of_dictionary_cursors(connect: Connect) -> None:
     assert [each.get() for each in state(connection, "b").unacknowledged()] == [value]
 
 
+def test_state_claims_of_topics_are_taken_together(connect: Connect) -> None:
+    """A try of two topics takes over the tries of one of them, and leaves that of another one."""
+    one, two, three, both = (
+        SqlBatchState(connect(), TABLE, str(topics), "subscription", topics) for topics in ("a", "b", "c", "ba")
+    )
+    for each in (one, three, both, two):
+        each.begin()
+    value = {"state": CONSUMED, "chunks": [], "others": {}}
+    for each in (one, both):
+        with pytest.raises(OutputTaken):
+            each.set(value)
+    for each in (two, three):
+        each.set(value)
+    both.begin()
+    both.set(value)
+    assert connect().execute("SELECT count(*) FROM batches WHERE state = 'claim'").fetchone() == (3,)
+
+
+def test_state_consumed_again_keeps_the_rest(connect: Connect) -> None:
+    """A batch that was acknowledged in part is stored once more by the try that has committed it."""
+    one = state(connect(), "a")
+    value = {"state": CONSUMED, "chunks": [{"t": [1]}], "others": {}}
+    one.set(value)
+    one.set({**value, "left": ["t"]})
+    assert one.get() == {**value, "left": ["t"]}
+    found = connect().execute("SELECT DISTINCT record_id FROM batches WHERE state = ?", [CONSUMED]).fetchone()
+    assert one.description == f"the rows of batches whose record_id is '{found[0]}'"
+
+
 def test_state_claim_of_another_first_try_is_taken_over(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = state(connect(), "a", fenced=False), SqlBatchState(connect(), TABLE, "b", "subscription", fenced=True)
+    one, two = state(connect(), "a", fenced=False), SqlBatchState(connect(), TABLE, "b", "subscription", ["topic"])
     real = SqlBatchState._insert
 
     def late(self: SqlBatchState, *content: str) -> None:

@@ -564,7 +564,7 @@ def test_postgres_first_tries_at_once_both_begin(shop: Shop, driver: str) -> Non
 
     def begin(connection: Any, number: int) -> None:
         table = sql_sink.StateTable("batches", "%s")
-        state = sql_sink.SqlBatchState(connection, table, number, number % 2, fenced=True)
+        state = sql_sink.SqlBatchState(connection, table, number, "sub", [number % 2, 2])
         try:
             together.wait(10)
             state.begin()
@@ -580,7 +580,7 @@ def test_postgres_first_tries_at_once_both_begin(shop: Shop, driver: str) -> Non
     for connection in connections:
         connection.close()
     assert failed == []
-    assert shop.rows("SELECT state, count(*) FROM batches GROUP BY state") == [("claim", 2)]
+    assert shop.rows("SELECT state, count(*) FROM batches GROUP BY state") == [("claim", 3)]
 
 
 def test_postgres_role_without_create_needs_the_table(shop: Shop, client: Client, topic: NewTopic) -> None:

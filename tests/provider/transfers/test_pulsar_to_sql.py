@@ -49,9 +49,26 @@ def rows(path: Path, sql: str = "SELECT n FROM numbers ORDER BY rowid") -> list[
     return [row[0] if len(row) == 1 else row for row in found]
 
 
+def states(path: Path) -> set[str]:
+    """Return the states of the records."""
+    return set(rows(path, "SELECT state FROM airflow_pulsar_batches"))
+
+
 def backlog(admin: AdminClient, topic: str) -> int:
     """Return the backlog of the subscription."""
     return int(admin.stats(topic)["subscriptions"]["sub"]["msgBacklog"])
+
+
+def die_after_commit(operator: PulsarToSqlOperator, run_id: str = "a_run") -> None:
+    """Run a task that loses the broker between the commit and the acknowledgement."""
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("the broker has gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pulsar_native.jobs.consuming.acknowledge", lost)
+        with pytest.raises(AirflowException, match="the broker has gone"):
+            operator.execute(context_of(run_id))
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -201,18 +218,11 @@ def test_load_rejected_rows_beyond_max_errors_store_nothing(
 
 @pytest.mark.proves("A12")
 def test_load_rejected_rows_then_dies_before_acknowledging(
-    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
 ) -> None:
     path, name = database(TABLE), topic(partitions=2)
     put(client, name, [n if n % 5 else -1 for n in range(30)], batch=4)
-
-    def lost(*_: object, **__: object) -> None:
-        raise ConnectionResetError("the broker has gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("pulsar_native.jobs.consuming.acknowledge", lost)
-        with pytest.raises(AirflowException, match="the broker has gone"):
-            transfer(name, on_error="skip").execute(context_of())
+    die_after_commit(transfer(name, on_error="skip"))
     expected = [n for n in range(30) if n % 5]
     assert sorted(rows(path)) == expected
     # The same try again finds its record: nothing is inserted or rejected a second time, and all is acknowledged.
@@ -235,23 +245,11 @@ def test_load_other_errors_are_no_failed_messages(
 @pytest.mark.proves("A12")
 @pytest.mark.parametrize("next_run", ["a_run", "another_run"])
 def test_load_dies_after_commit_then_nothing_doubles(
-    next_run: str,
-    database: NewDatabase,
-    client: Client,
-    topic: NewTopic,
-    admin: AdminClient,
-    monkeypatch: pytest.MonkeyPatch,
+    next_run: str, database: NewDatabase, client: Client, topic: NewTopic
 ) -> None:
     path, name = database(TABLE), topic(partitions=2)
     put(client, name, range(30), batch=4)
-
-    def lost(*_: object, **__: object) -> None:
-        raise ConnectionResetError("the broker has gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("pulsar_native.jobs.consuming.acknowledge", lost)
-        with pytest.raises(AirflowException, match="the broker has gone"):
-            transfer(name).execute(context_of("a_run"))
+    die_after_commit(transfer(name))
     assert sorted(rows(path)) == list(range(30))
     put(client, name, range(30, 35))
     # Airflow's own state is empty: what is committed is known from the database.
@@ -261,8 +259,128 @@ def test_load_dies_after_commit_then_nothing_doubles(
         manifest = transfer(name).execute(context_of("third"))
     assert manifest["rows"] == 5
     assert sorted(rows(path)) == list(range(35))
-    states = set(rows(path, "SELECT state FROM airflow_pulsar_batches"))
-    assert states == {"acknowledged", "claim"}
+    assert states(path) == {"acknowledged", "claim"}
+
+
+@pytest.mark.proves("A12")
+@pytest.mark.parametrize("change", ["reordered", "added", "fewer", "pattern"])
+def test_load_other_topics_after_crash_nothing_doubles(
+    change: str, database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, stem = database(TABLE), topic()
+    names = [f"{stem}-{letter}" for letter in "abc"]
+    for first, name in enumerate(names):
+        put(client, name, range(10 * first, 10 * first + 10), batch=4)
+    die_after_commit(transfer(names[:2]))
+    found = {"reordered": [names[1], names[0]], "added": names, "fewer": names[:1], "pattern": None}[change]
+    pattern = {"topic_pattern": f"{stem}-.*"} if found is None else {}
+    manifest = transfer(found, **pattern).execute(context_of("next"))
+    new = change in ("added", "pattern")
+    assert (manifest["rows"], sorted(rows(path))) == (10 * new, list(range(20 + 10 * new)))
+    if change == "fewer":
+        # The rest of the batch waits for a task that consumes its topic.
+        assert (states(path), backlog(admin, names[1])) == ({"consumed", "acknowledged", "claim"}, 3)
+        assert transfer(names[1]).execute(context_of("third"))["rows"] == 0
+    assert states(path) == {"acknowledged", "claim"}
+    assert [backlog(admin, name) for name in names[: 2 + new]] == [0] * (2 + new)
+
+
+def test_load_retry_with_reordered_topics_keeps_batch(database: NewDatabase, client: Client, topic: NewTopic) -> None:
+    path, names = database(TABLE), [topic(), topic()]
+    for first, name in enumerate(names):
+        put(client, name, [first])
+    die_after_commit(transfer(names))
+    assert transfer(names[::-1]).execute(context_of())["rows"] == 2
+    assert sorted(rows(path)) == [0, 1]
+
+
+def test_load_overlapping_topics_overtaken_cannot_commit(
+    database: NewDatabase, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence is one of each topic: a task that was given another topic besides takes the subscription over."""
+    path, names = database(TABLE), [topic(), topic()]
+    put(client, names[0], range(10))
+    put(client, names[1], range(10, 20))
+    real, overtaking = sql_sink.SqlBatchState._pass_fence, list[dict[str, Any]]()
+    connect, held = pulsar_to_sql._transactional, list[Any]()
+
+    def connected(database_hook: Any) -> Any:
+        held.append(connect(database_hook))
+        return held[-1]
+
+    def overtaken(state: sql_sink.SqlBatchState) -> None:
+        if not overtaking:
+            overtaking.append({})
+            # As in the test above.
+            held[0].rollback()
+            slow._task_client._client.shutdown()  # type: ignore[union-attr]
+            overtaking[0] = transfer(names).execute(context_of("next"))
+        real(state)
+
+    monkeypatch.setattr(pulsar_to_sql, "_transactional", connected)
+    monkeypatch.setattr(sql_sink.SqlBatchState, "_pass_fence", overtaken)
+    slow = transfer(names[0])
+    with pytest.raises(AirflowException, match="taken over this subscription"):
+        slow.execute(context_of())
+    assert (overtaking[0]["rows"], sorted(rows(path))) == (20, list(range(20)))
+
+
+def test_load_topic_recreated_after_crash_goes_on(
+    database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, range(5), batch=1)
+    die_after_commit(transfer(name))
+    admin.delete_topic(name, force=True)
+    put(client, name, range(100, 103))
+    # The run itself keeps its batch, and names what is to be removed.
+    with pytest.raises(AirflowException, match="remove the rows of airflow_pulsar_batches whose record_id is") as error:
+        transfer(name).execute(context_of())
+    (record,) = rows(path, "SELECT record_id FROM airflow_pulsar_batches WHERE state = 'consumed'")
+    assert f"'{record}', and clear the task" in str(error.value)
+    assert transfer(name).execute(context_of("next"))["rows"] == 3
+    assert sorted(rows(path)) == [*range(5), *range(100, 103)]
+    assert states(path) == {"acknowledged", "claim"}
+    put(client, name, [103])
+    assert transfer(name).execute(context_of("third"))["rows"] == 1
+
+
+@pytest.mark.parametrize("next_run", ["a_run", "another_run"])
+def test_load_pattern_topic_deleted_after_crash_goes_on(
+    next_run: str, database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, stem = database(TABLE), topic()
+    names = [f"{stem}-{letter}" for letter in "ab"]
+    for first, name in enumerate(names):
+        put(client, name, [first])
+    pattern = f"{stem}-.*"
+    die_after_commit(transfer(None, topic_pattern=pattern))
+    admin.delete_topic(names[1], force=True)
+    put(client, names[0], [2])
+    manifest = transfer(None, topic_pattern=pattern).execute(context_of(next_run))
+    assert manifest["rows"] == (2 if next_run == "a_run" else 1)
+    assert states(path) == {"acknowledged", "claim"}
+    manifest = transfer(None, topic_pattern=pattern).execute(context_of("third"))
+    assert manifest["rows"] == (1 if next_run == "a_run" else 0)
+    assert (sorted(rows(path)), backlog(admin, names[0])) == ([0, 1, 2], 0)
+
+
+@pytest.mark.parametrize("next_run", ["a_run", "another_run"])
+def test_load_without_retry_topic_after_crash_goes_on(
+    next_run: str, database: NewDatabase, client: Client, topic: NewTopic, admin: AdminClient
+) -> None:
+    path, name = database(TABLE), topic()
+    put(client, name, [0])
+    put(client, f"{name}-sub-RETRY", [1])
+    retrying = {"on_error": "retry_letter", "max_redeliver_count": 3}
+    die_after_commit(transfer(name, **retrying))
+    assert transfer(name).execute(context_of(next_run))["rows"] == (2 if next_run == "a_run" else 0)
+    assert (sorted(rows(path)), backlog(admin, name)) == ([0, 1], 0)
+    # Whoever consumes the retry topic again acknowledges what is in the table before anything is received.
+    assert (states(path) >= {"consumed"}, backlog(admin, f"{name}-sub-RETRY")) == (True, 1)
+    assert transfer(name, **retrying).execute(context_of("third"))["rows"] == 0
+    assert (sorted(rows(path)), backlog(admin, f"{name}-sub-RETRY")) == ([0, 1], 0)
+    assert states(path) == {"acknowledged", "claim"}
 
 
 @pytest.mark.proves("A12")
