@@ -6,15 +6,18 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pulsar_native import BatchingType, CompressionType, InvalidMessage, Result
+from pulsar_native import BatchingType, Client, CompressionType, InvalidMessage, Result
+from pulsar_native.protocol import producer as core
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.raw import sent_entries
 from support.relay import TO_CLIENT, Command, NewRelay, Relay
+from support.signals import TimeLimit, time_limit
 
 ReadAll = Callable[..., list[Any]]
 
@@ -289,6 +292,37 @@ def test_batches_by_key_are_sent_again_as_they_were(
         through.cut()
         assert {outcome.result(20)[0] for outcome in outcomes} == {Result.Ok}
     assert sorted(int(message.data()) for message in read_all(name)) == list(range(45))
+
+
+@pytest.mark.parametrize("closed_by", ["flush", "count"])
+def test_key_batches_survive_signal_handler(
+    plain_client: Client, topic: NewTopic, deduplicating: str, read_all: ReadAll, closed_by: str
+) -> None:
+    name = topic(namespace=deduplicating)
+    producer = plain_client.create_producer(
+        name,
+        batching_enabled=True,
+        batching_type=BatchingType.KeyBased,
+        batching_max_publish_delay_ms=NEVER_MS,
+        batching_max_messages=6 if closed_by == "count" else 100,
+    )
+    results: list[tuple[int, Result]] = []
+
+    def send(number: int) -> None:
+        callback = partial(lambda number, result, _id: results.append((number, result)), number)
+        producer.send_async(b"%d" % number, callback, partition_key=f"k{number % 3}")
+
+    with pytest.MonkeyPatch.context() as patch, time_limit() as interrupted, pytest.raises(TimeLimit):
+        real, calls = core.encode_batch, itertools.count(1)
+        # The second entry of three.
+        patch.setattr(core, "encode_batch", lambda *args: interrupted() if next(calls) == 2 else real(*args))
+        for number in range(6):
+            send(number)
+        producer.flush()
+    send(6)
+    producer.flush(timeout=20)
+    assert sorted(results) == [(number, Result.Ok) for number in range(7)]
+    assert [message.data() for message in read_all(name)] == [b"0", b"3", b"1", b"4", b"2", b"5", b"6"]
 
 
 @pytest.mark.proves("C71")

@@ -67,6 +67,8 @@ class Producer(Closeable, Generic[T_contra]):
         # Messages that wait for capacity, by partition and transaction: later ones go behind them.
         self._waiting = WaitingSends(inner)
         self._lanes = self._waiting.lanes
+        # Bulk sends that wait for capacity.
+        self._waiting_bulks: set[asyncio.Future[None]] = set()
         self._generation = generation()
         self._process = this_process()
 
@@ -364,9 +366,14 @@ class Producer(Closeable, Generic[T_contra]):
             raise
 
     async def _room(self, full: Backpressure) -> None:
+        """Wait for capacity, or until the producer is closed: the next attempt raises then."""
         future: asyncio.Future[None] = self._loop.create_future()
-        full.wait_for_room(lambda: None if future.done() else future.set_result(None))
-        await future
+        self._waiting_bulks.add(future)
+        full.wait_for_room(partial(_end_wait, future))
+        try:
+            await future
+        finally:
+            self._waiting_bulks.discard(future)
 
     async def send_many(
         self,
@@ -454,7 +461,7 @@ class Producer(Closeable, Generic[T_contra]):
             if progress is not None:
                 progress(work.confirmed)
         outcomes: asyncio.Future[None] = self._loop.create_future()
-        work.flush_then(lambda: None if outcomes.done() else outcomes.set_result(None))
+        work.flush_then(partial(_end_wait, outcomes))
         await outcomes
         if progress is not None:
             progress(work.confirmed)
@@ -509,10 +516,15 @@ class Producer(Closeable, Generic[T_contra]):
         if self._inner.is_closed:
             raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = self._loop.time()
-        if self._lanes:
-            parts = await self._close_with_waiting(limit, began)
-        else:
-            parts = await self._inner.close(limit)
+        try:
+            if self._lanes:
+                parts = await self._close_with_waiting(limit, began)
+            else:
+                parts = await self._inner.close(limit)
+        finally:
+            # Memory that other producers use is not released by the close of this one.
+            for future in self._waiting_bulks:
+                _end_wait(future)
         return CloseReport(seconds=self._loop.time() - began, producers=parts)
 
     async def _close_with_waiting(self, limit: float | None, began: float) -> tuple[ProducerClose, ...]:
@@ -521,6 +533,11 @@ class Producer(Closeable, Generic[T_contra]):
         await self._waiting.before_close(deadline, waits_for_lost=limit is not None)
         left = None if limit is None else max(0.0, deadline - self._loop.time())
         return self._waiting.in_report(await self._inner.close(left), before)
+
+
+def _end_wait(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _transaction_of(lane: object) -> object:

@@ -19,6 +19,9 @@ seconds, `wall_ms` is milliseconds since 1970.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain, islice, repeat
+
 from pulsar_native._callback_errors import is_of_signal_handler
 from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import FastPathBuffer
@@ -96,7 +99,7 @@ class ProducerCore:
         # Capacity of the open fast path: messages, payload bytes; and when it was opened.
         self._offered = (0, 0)
         self._opened = (0.0, 0)
-        # Entries built from late appends and not returned yet.
+        # Entries that are queued and not returned yet: built from late appends, or in an interrupted call.
         self._late: list[SendOp] = []
         self.batching = config.batching_enabled
         self._max_messages = config.batching_max_messages
@@ -187,7 +190,7 @@ class ProducerCore:
             try:
                 return late + self._add(payload, fields, extras, callback, now, wall_ms)
             except BaseException:
-                self._late = late
+                self._late = late + self._late
                 raise
         return self._add(payload, fields, extras, callback, now, wall_ms)
 
@@ -233,16 +236,17 @@ class ProducerCore:
             batch.first_key = extras
             batch.kind = kind
         batch.add_ids(sequence_id, 1)
-        batch.payloads.append(payload)
-        batch.payload_bytes += len(payload)
-        batch.fields.append(fields)
-        batch.callbacks.append(callback)
-        batch.size += size
-        # Inlined `_note`, without a call: this runs for each message.
+        # Inlined `_note`, without a call: this runs for each message. Before the calls, at which a signal handler may
+        # raise: the id is used then in any case.
         if sequence_id >= self._next_sequence_id:
             self._next_sequence_id = sequence_id + 1
         if not duplicate:
             self.last_pushed = sequence_id
+        batch.size += size
+        batch.payload_bytes += len(payload)
+        batch.payloads.append(payload)
+        batch.fields.append(fields)
+        batch.callbacks.append(callback)
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
             ready += self._close()
         return ready
@@ -294,7 +298,13 @@ class ProducerCore:
         self.reserved_bytes -= payload_bytes
         size = payload_bytes + count * _PER_MESSAGE + (0 if fields is None else sum(map(len, fields)))
         if count > offered[0] or size > offered[1]:
-            return late + self._add_late(payloads, callbacks, fields)
+            queued = len(self.queue.ops)
+            try:
+                self._add_late(zip(payloads, callbacks or repeat(None), fields or repeat(b""), strict=False))
+            finally:
+                self._late = [*late, *islice(self.queue.ops, queued, None)]
+            late, self._late = self._late, []
+            return late
         batch, start = self.open_batch, self._next_sequence_id
         # The one call of these steps: a signal handler may run, and raise, at a call.
         batch.add_ids(start, count)
@@ -307,23 +317,33 @@ class ProducerCore:
         self.last_pushed = start + count - 1
         return late
 
-    def _add_late(
-        self, payloads: list[bytes], callbacks: list[SendCallback | None] | None, fields: list[bytes] | None
-    ) -> list[SendOp]:
-        ready: list[SendOp] = []
-        for index, payload in enumerate(payloads):
-            callback = None if callbacks is None else callbacks[index]
-            own = b"" if fields is None else fields[index]
-            try:
-                ready += self._add(payload, own, described_by(own), callback, *self._opened)
-            except Exception as error:
-                if is_of_signal_handler(error):
-                    raise
-                # The caller has returned already, with the message accepted.
+    def _add_late(self, rows: Iterator[tuple[bytes, SendCallback | None, bytes]]) -> None:
+        """Add messages (payload, callback, fields) that are accepted: one that cannot be added goes to `failed`."""
+        number: int | None = None
+        try:
+            for row in rows:
                 number = self._next_sequence_id
-                op = SendOp(number, number, (), [callback], len(payload), self._opened[0])
-                self.failed.append((op, _failure(error)))
-        return ready
+                self._add_accepted(*row)
+                number = None
+        except BaseException:
+            # A signal handler's: nothing else passes.
+            self.open_batch.repair()
+            self._add_late(rows if number is None or self._is_added(number) else chain([row], rows))
+            raise
+
+    def _add_accepted(self, payload: bytes, callback: SendCallback | None, fields: bytes) -> None:
+        try:
+            self._add(payload, fields, described_by(fields), callback, *self._opened)
+        except Exception as error:
+            if is_of_signal_handler(error):
+                raise
+            number = self._next_sequence_id
+            op = SendOp(number, number, (), [callback], len(payload), self._opened[0])
+            self.failed.append((op, _failure(error)))
+
+    def _is_added(self, sequence_id: int) -> bool:
+        """Return True if the last message has this id, and is in the open batch or in an entry."""
+        return sequence_id in self.open_batch.ids or any(op.highest_sequence_id == sequence_id for op in self.queue.ops)
 
     def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> BatchKey:
         """Return the batch key of a message in a transaction; raises `NotRegistered`, or the error when it accepts no
@@ -483,30 +503,55 @@ class ProducerCore:
 
     def close_batch(self) -> list[SendOp]:
         """Build an entry of the open batch, or one per key; an empty list when there is none."""
-        late = self.drain_fast_path()
-        return late + self._close()
+        self._late = self.drain_fast_path()
+        return self._close()
 
     def _close(self) -> list[SendOp]:
         """As `close_batch`, without draining the fast path: the caller has drained it."""
-        batch = self.open_batch
+        batch, late = self.open_batch, self._late
+        if late:
+            self._late = []
         if not batch.ids:
-            return []
-        self.open_batch = BatchBuilder()
-        if not self._by_key:
-            try:
-                return self._entry_of(batch, batch.ids[0])
-            except BaseException:
-                # A signal handler's: nothing else passes. The messages are accepted, and sent with the next ones.
-                if not self.queue.ops or self.queue.ops[-1].callbacks is not batch.callbacks:
-                    batch.fields = batch.fields or [b""] * len(batch.ids)
-                    self.open_batch = batch
-                raise
-        # The broker's deduplication requires increasing ids. Those of several keys interleave, so each entry is sent
-        # with its highest id only, in that order, as Java's key-based batches are.
-        ready: list[SendOp] = []
-        for part in sorted(split_by_key(batch), key=lambda part: max(part.ids)):
-            ready += self._entry_of(part, max(part.ids))
+            return late or []
+        parts = [batch]
+        try:
+            self.open_batch = BatchBuilder()
+            if not self._by_key:
+                ready = self._entry_of(batch, batch.ids[0])
+                return late + ready if late else ready
+            # The broker's deduplication requires increasing ids. Those of several keys interleave, so each entry is
+            # sent with its highest id only, in that order, as Java's key-based batches are.
+            parts = sorted(split_by_key(batch), key=lambda part: max(part.ids))
+            ready = [*late]
+            for part in parts:
+                ready += self._entry_of(part, max(part.ids))
+        except BaseException:
+            # A signal handler's: nothing else passes.
+            self._keep(parts, late)
+            raise
         return ready
+
+    def _keep(self, parts: list[BatchBuilder], late: list[SendOp]) -> None:
+        """Keep what an interrupted `_close` has built for the next call to return, and the rest of its batch open: the
+        messages are accepted, and sent with the next ones.
+        """
+        own = {id(part.callbacks) for part in parts}
+        queued = [op for op in self.queue.ops if id(op.callbacks) in own]
+        self._late = late + queued
+        own -= {id(op.callbacks) for op in chain(queued, (op for op, _ in self.failed))}
+        left = [part for part in parts if id(part.callbacks) in own]
+        if not left:
+            return
+        batch = left[0]
+        for part in left[1:]:
+            batch.ids = [*batch.ids, *part.ids]
+            batch.payloads += part.payloads
+            batch.fields += part.fields
+            batch.callbacks += part.callbacks
+        batch.fields = batch.fields or [b""] * len(batch.ids)
+        batch.payload_bytes = sum(map(len, batch.payloads))
+        batch.size = batch.payload_bytes + sum(map(len, batch.fields)) + len(batch.ids) * _PER_MESSAGE
+        self.open_batch = batch
 
     def _entry_of(self, batch: BatchBuilder, sequence_id: int) -> list[SendOp]:
         """Build an entry of a batch and queue it; a batch that cannot be encoded goes to `failed`."""

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 
 from pulsar_native.asyncio import Client, Producer
-from pulsar_native.exceptions import AlreadyClosed, MessageTooBig
+from pulsar_native.exceptions import AlreadyClosed, BulkSendError, MessageTooBig
 from pulsar_native.interceptors import ProducerInterceptor
 from pulsar_native.stats import CloseReport
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.fake_broker import FakeBroker, Peer, Seen, receipt, swallow
+from support.until import until
 
 
 async def sent(fake: FakeBroker, count: int) -> list[Seen]:
@@ -279,6 +280,26 @@ async def test_close_fails_who_waits_for_memory(fake: FakeBroker) -> None:
         with pytest.raises(AlreadyClosed):
             await asyncio.wait_for(call, 10)
         assert report.left == 1 and not held.done()
+        await client.close(0)
+        assert isinstance(held.exception(), AlreadyClosed)
+
+
+@pytest.mark.parametrize("send", [bulk, table], ids=["many", "table"])
+async def test_close_fails_bulk_waiting_for_memory(
+    fake: FakeBroker, send: Callable[[Producer[bytes]], Awaitable[None]]
+) -> None:
+    fake.answers[Kind.SEND] = swallow
+    async with Client(fake.url, operation_timeout_seconds=5, memory_limit_bytes=100) as client:
+        holder = await client.create_producer("u", batching_enabled=False)
+        held = await holder.enqueue(b"x" * 100)
+        producer = await narrow(client)
+        sending = asyncio.create_task(send(producer))
+        await until(lambda: holder._inner.client.memory._waiters)
+        await producer.close(0)
+        with pytest.raises(BulkSendError) as caught:
+            await asyncio.wait_for(sending, 10)
+        assert isinstance(caught.value.__cause__, AlreadyClosed) and caught.value.not_stored == (range(2),)
+        assert not held.done()
         await client.close(0)
         assert isinstance(held.exception(), AlreadyClosed)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,9 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout, UnknownError
+from pulsar_native.protocol import producer
+from pulsar_native.protocol.batch_builder import BatchBuilder
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_op import SendOp, SendReceipt
+from pulsar_native.protocol.send_op import PendingQueue, SendOp, SendReceipt
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch, usual_fields
 from pulsar_native.wire.compression import decompress
@@ -560,6 +564,142 @@ def test_batch_ended_by_time_limit_is_kept(fast: bool) -> None:
             made.close_batch()
     assert made.failed == []
     assert [op.count for op in made.close_batch()] == [3 if fast else 1]
+
+
+def interrupt(patch: pytest.MonkeyPatch, interrupted: Callable[..., Any], place: str) -> None:
+    """Have the signal come while the second entry is encoded, or when it has been queued."""
+    kind: type = ProducerCore if place == "_frame" else PendingQueue
+    real, calls = getattr(kind, place), itertools.count(1)
+
+    def step(*args: Any, **options: Any) -> Any:
+        is_second = next(calls) == 2
+        if is_second and place == "_frame":
+            interrupted()
+        result = real(*args, **options)
+        if is_second:
+            interrupted()
+        return result
+
+    patch.setattr(kind, place, step)
+
+
+PLACES = pytest.mark.parametrize("place", ["_frame", "append"], ids=["encoding", "queued"])
+
+
+def payloads_of(ops: list[SendOp]) -> list[bytes]:
+    """Return the payloads of entries, in order."""
+    return [payload for op in ops for _, payload in read(op).messages]
+
+
+@PLACES
+def test_key_batch_ended_by_time_limit_is_kept(place: str) -> None:
+    made = core(batching_type=BatchingType.KeyBased)
+    for number in range(6):
+        add(made, b"%d" % number, partition_key=f"k{number % 3}", callback=(number,))
+    with pytest.MonkeyPatch.context() as patch, time_limit() as interrupted:
+        interrupt(patch, interrupted, place)
+        with pytest.raises(TimeLimit):
+            made.close_batch()
+    assert (made.failed, made.pending_messages, made.pending_bytes) == ([], 6, 6)
+    size = made.open_batch.size
+    # The next one of a key that is queued already.
+    add(made, b"6", partition_key="k0", callback=(6,))
+    assert made.open_batch.size > size > len(made.open_batch.payloads)
+    ready = made.close_batch()
+    assert ready == list(made.queue.ops) and made.close_batch() == []
+    # Their ids increase, as the broker's deduplication needs it.
+    assert [op.sequence_id for op in ready] == [3, 4, 5, 6]
+    assert payloads_of(ready) == [b"0", b"3", b"1", b"4", b"2", b"5", b"6"]
+    assert [callback for op in ready for callback in op.callbacks] == [(int(each),) for each in payloads_of(ready)]
+
+
+@PLACES
+def test_key_batch_ended_in_add_is_kept(place: str) -> None:
+    made = core(batching_type=BatchingType.KeyBased, batching_max_messages=3)
+    with pytest.MonkeyPatch.context() as patch, time_limit() as interrupted:
+        interrupt(patch, interrupted, place)
+        with pytest.raises(TimeLimit):
+            for number in range(9):
+                add(made, b"%d" % number, partition_key=f"k{number}")
+                # Drained by the message that fills the batch.
+                made.open_fast_path(1, 10)
+    # What is queued is written before what follows.
+    ready = made.drain_fast_path()
+    assert ready == list(made.queue.ops) and len(ready) == (1 if place == "_frame" else 2)
+    ready += add(made, b"3", partition_key="k3") + made.close_batch()
+    assert ready == list(made.queue.ops) and payloads_of(ready) == [b"0", b"1", b"2", b"3"]
+
+
+@PLACES
+def test_add_behind_late_ended_is_kept(place: str) -> None:
+    made = core(batching_max_messages=3)
+    add(made, b"0")
+    made.open_fast_path(1, 10_000)
+    made.fast_path.items.extend([b"1", b"2", b"3", b"4"])
+    with pytest.MonkeyPatch.context() as patch, time_limit() as interrupted:
+        interrupt(patch, interrupted, place)
+        with pytest.raises(TimeLimit):
+            add(made, b"5")
+    ready = made.close_batch()
+    assert ready == list(made.queue.ops) and payloads_of(ready) == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("column", ["payloads", "fields", "callbacks"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_late_append_ended_half_added_is_kept(column: str, after: bool) -> None:
+    made = core()
+    add(made, b"0", callback=(0,))
+    made.open_fast_path(1, 10_000)
+    made.fast_path.has_tuples = True
+    made.fast_path.items.extend((b"%d" % number, (number,), b"") for number in range(1, 5))
+    with time_limit() as interrupted:
+        calls = itertools.count(1)
+
+        class Column(list[Any]):
+            def append(self, item: Any) -> None:
+                is_second = next(calls) == 2
+                if is_second and not after:
+                    interrupted()
+                super().append(item)
+                if is_second:
+                    interrupted()
+
+        setattr(made.open_batch, column, Column(getattr(made.open_batch, column)))
+        with pytest.raises(TimeLimit):
+            made.drain_late(0.0, 1)
+    (op,) = made.close_batch()
+    assert (op.callbacks, op.size, made.failed) == ([(number,) for number in range(5)], 5, [])
+    assert payloads_of([op]) == [b"%d" % number for number in range(5)]
+    (numbers,) = ids([op])
+    assert numbers == sorted(set(numbers))
+    # The next one has an id of its own.
+    assert ids(add(made, b"5") + made.close_batch())[0][0] > numbers[-1]
+
+
+@pytest.mark.parametrize("place", ["_frame", "append", "add_ids", "described_by"])
+def test_late_append_ended_by_time_limit_is_kept(place: str) -> None:
+    made = core(batching_max_messages=3)
+    add(made, b"0", callback=(0,))
+    made.open_fast_path(1, 10_000)
+    made.fast_path.has_tuples = True
+    made.fast_path.items.extend((b"%d" % number, (number,), b"") for number in range(1, 9))
+    with pytest.MonkeyPatch.context() as patch, time_limit() as interrupted:
+        if place in ("_frame", "append"):
+            interrupt(patch, interrupted, place)
+        else:
+            # The fourth of them has not been added yet.
+            owner: Any = BatchBuilder if place == "add_ids" else producer
+            real, calls = getattr(owner, place), itertools.count(1)
+            patch.setattr(owner, place, lambda *args: interrupted() if next(calls) == 4 else real(*args))
+        with pytest.raises(TimeLimit):
+            made.drain_late(0.0, 1)
+    assert (made.failed, made.pending_messages, made.pending_bytes) == ([], 9, 9)
+    ready = made.close_batch()
+    assert ready == list(made.queue.ops) and made.close_batch() == []
+    assert payloads_of(ready) == [b"%d" % number for number in range(9)]
+    assert [callback for op in ready for callback in op.callbacks] == [(number,) for number in range(9)]
+    numbers = list(itertools.chain(*ids(ready)))
+    assert numbers == sorted(set(numbers))
 
 
 # --- what the entry says ----------------------------------------------------------------------------------------
