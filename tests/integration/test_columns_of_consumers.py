@@ -261,6 +261,24 @@ def test_it_waits_for_the_bound_or_the_time(client: Any, plain_client: Client, t
     later.join()
 
 
+def test_receive_arrow_drops_rows_from_before_seek(
+    client: Any, plain_client: Client, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(plain_client, name, 1, 4)
+    consumer = subscribed(client, name)
+    received: list[ArrowBatch] = []
+    waiting = threading.Thread(target=lambda: received.append(consumer.receive_arrow(max_rows=6, timeout_millis=LONG)))
+    waiting.start()
+    eventually(lambda: consumer.stats().total_msgs_received == 5)
+    consumer.seek(MessageId.latest)
+    publish(plain_client, name, 6, start=10)
+    waiting.join(60)
+    assert [numbers(each) for each in received] == [[10, 11, 12, 13, 14, 15]]
+    # Those dropped are not counted as received.
+    assert consumer.stats().total_msgs_received == 6
+
+
 def test_a_strict_pause_and_a_close(api: Api, client: Any, plain_client: Client, topic: NewTopic) -> None:
     name = topic()
     publish(plain_client, name, 6, 2)

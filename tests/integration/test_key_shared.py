@@ -180,9 +180,6 @@ def test_a_reader_of_a_range_of_keys(api: Api, client: Any, topic: NewTopic, par
 
 def test_what_cannot_be_is_refused_before_any_attempt_to_connect(api: Api) -> None:
     client = api.client("pulsar://127.0.0.1:1")
-    for kind in (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover):
-        with pytest.raises(InvalidConfiguration, match=r"needs consumer_type=ConsumerType\.KeyShared"):
-            client.subscribe("t", "sub", kind, key_shared_policy=sticky((0, 1)))
     with pytest.raises(InvalidConfiguration, match="ConsumerKeySharedPolicy"):
         client.subscribe("t", "sub", ConsumerType.KeyShared, key_shared_policy=KeySharedMode.Sticky)
     with pytest.raises(InvalidConfiguration, match="key_hash_range overlap"):

@@ -147,14 +147,8 @@ def test_contradictions_fail_before_any_io(api: Api, broker: Broker, relay: NewR
     ):
         with pytest.raises(PulsarException, match=told):
             client.subscribe(topic, "sub")
-    only_with_pattern: list[dict[str, Any]] = [
-        {"regex_subscription_mode": RegexSubscriptionMode.AllTopics},
-        {"regex_subscription_mode": RegexSubscriptionMode.NonPersistentOnly},
-        {"topics_changed_listener": Told()},
-    ]
-    for options in only_with_pattern:
-        with pytest.raises(InvalidConfiguration, match=f"{next(iter(options))} needs a pattern"):
-            client.subscribe("public/default/a", "sub", **options)
+    with pytest.raises(InvalidConfiguration, match="topics_changed_listener needs a pattern"):
+        client.subscribe("public/default/a", "sub", topics_changed_listener=Told())
     with pytest.raises(InvalidConfiguration, match="pattern_auto_discovery_period"):
         client.subscribe(re.compile("a.*"), "sub", pattern_auto_discovery_period=-1)
     assert through.accepted == 0
@@ -214,6 +208,31 @@ def test_topics_that_come_and_go_are_followed_at_once(
     publish(client, first, second)
     assert values(consumer, 2) == [first, second]
     eventually(lambda: told.added == [second, split, second])
+
+
+@pytest.mark.proves("C163")
+@pytest.mark.parametrize("partitioned", [False, True], ids=["with-partitions", "without-partitions"])
+def test_topic_recreated_in_other_form_is_joined(
+    api: Api, broker: Broker, namespace: NewNamespace, partitioned: bool
+) -> None:
+    place = namespace()
+    name, path = f"persistent://{place}/a", f"persistent/{place}/a"
+
+    def create(split: bool) -> None:
+        broker.admin("PUT", f"{path}/partitions" if split else path, 2 if split else None)
+
+    create(partitioned)
+    # Over HTTP topics are listed once a period: the two changes are one.
+    client = api.client(broker.admin_url)
+    consumer = client.subscribe(
+        re.compile(f"{place}/a"), "sub", initial_position=EARLIEST, pattern_auto_discovery_period=5
+    )
+    assert consumer.topics() == [name]
+    broker.admin("DELETE", f"{path}/partitions?force=true" if partitioned else f"{path}?force=true")
+    create(not partitioned)
+    publish(client, name, name)
+    assert values(consumer, 2) == [name] * 2
+    client.close()
 
 
 @pytest.mark.proves("C163")

@@ -254,6 +254,19 @@ def test_sequence_ids_go_on_where_the_name_was_seen_last(
     ]  # fmt: skip
 
 
+def test_sync_send_sequence_id_zero_is_stored(
+    plain_client: Client, deduplicating: str, topic: NewTopic, read_all: ReadAll
+) -> None:
+    name = topic(namespace=deduplicating)
+    for _ in range(2):
+        with plain_client.create_producer(name, producer_name="p", initial_sequence_id=0) as producer:
+            for content in (b"a", b"b"):
+                producer.send(content, sequence_id=0)
+    assert [(message.data(), message.sequence_id()) for message in read_all(name)] == [
+        (b"a", 0), (b"b", 1), (b"a", 2), (b"b", 3),
+    ]  # fmt: skip
+
+
 @pytest.mark.proves("C65")
 def test_receipts_give_the_ids_consumers_see_and_duplicates_succeed(
     api: Api, client: Any, deduplicating: str, topic: NewTopic, read_all: ReadAll
@@ -516,8 +529,8 @@ def test_delivery_can_be_delayed(api: Api, client: Any, topic: NewTopic) -> None
         {"ordering_key": b"bytes"},
         {"sequence_id": -1},
         {"event_timestamp": 1.5},
-        {"deliver_at": 1, "deliver_after": 1},
-        {"disable_replication": True, "replication_clusters": ["a"]},
+        {"deliver_at": -1, "deliver_after": 1},
+        {"disable_replication": True, "replication_clusters": "a"},
     ],
 )
 def test_wrong_fields_are_refused_and_nothing_is_sent(

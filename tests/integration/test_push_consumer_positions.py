@@ -115,7 +115,7 @@ def test_a_member_reads_added_partitions_from_the_beginning(
         "message_model": MessageModel.BROADCASTING,
         "offset_store_folder": str(tmp_path),
         "consume_from_where": where,
-        "consume_timestamp": time.strftime("%Y%m%d%H%M%S", time.localtime(later)),
+        "consume_timestamp": stamp(later),
         "poll_name_server_interval": 200,
     }
 
@@ -137,6 +137,57 @@ def test_a_member_reads_added_partitions_from_the_beginning(
     second = Recorder()
     consume(client, name, second, **options)
     eventually(lambda: sorted(second.seen) == [b"0 of 4", b"1 of 4", b"2 of 4", b"3 of 4"])
+
+
+def stamp(moment: float) -> str:
+    """Return a time as `consume_timestamp`."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(moment))
+
+
+@pytest.mark.proves("C215")
+@pytest.mark.parametrize("later", [True, False], ids=["time-behind-backlog", "time-before-all"])
+def test_group_by_time_continues_after_unload(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats,
+    later: bool,
+) -> None:  # fmt: skip
+    name, before = topic(), int(time.time()) - 600
+    options = {"consumer_group": "moved", "consume_from_where": ConsumeFromWhere.TIMESTAMP}
+    consume(client, name, Recorder(), **options, consume_timestamp=stamp(before)).shutdown()
+    publish(api, client, name, [b"done"])
+    first = Recorder()
+    push_consumer = consume(client, name, first, **options, consume_timestamp=stamp(before))
+    eventually(lambda: first.seen == [b"done"])
+    eventually(lambda: push_consumer.stats().unfinished == 0)
+    push_consumer.shutdown()
+    eventually(lambda: backlog(stats, name, "moved") == 0)
+    # The cursor moves to the beginning of a new ledger.
+    broker.admin("PUT", name.replace("://", "/") + "/unload")
+    publish(api, client, name, [b"backlog"])
+    moment = int(time.time()) + 2 if later else before
+    eventually(lambda: time.time() > moment)
+    publish(api, client, name, [b"new"])
+    second = Recorder()
+    consume(client, name, second, **options, consume_timestamp=stamp(moment))
+    eventually(lambda: b"new" in second.seen)
+    eventually(lambda: backlog(stats, name, "moved") == 0)
+    assert sorted(second.seen) == [b"backlog", b"new"]
+
+
+@pytest.mark.proves("C215")
+def test_group_by_time_reads_partition_added_while_down(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic(partitions=1)
+    options = {"consumer_group": "grown", "consume_from_where": ConsumeFromWhere.TIMESTAMP}
+    consume(client, name, Recorder(), **options).shutdown()
+    broker.admin("POST", name.replace("://", "/") + "/partitions", 2)
+    publish(api, client, f"{name}-partition-1", [b"old"])
+    moment = int(time.time()) + 2
+    eventually(lambda: time.time() > moment)
+    publish(api, client, name, [b"new"])
+    recorder = Recorder()
+    consume(client, name, recorder, **options, consume_timestamp=stamp(moment))
+    eventually(lambda: sorted(recorder.seen) == [b"new", b"old"])
 
 
 @pytest.mark.proves("C213")

@@ -163,6 +163,25 @@ def test_exclusive_seek_acknowledges_what_it_skips(api: Api, client: Any, topic:
         again.receive(500)
 
 
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_seek_then_reset_by_others_gives_all(
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats, kind: ConsumerType
+) -> None:
+    name = topic()
+    ids = publish_batches(api, client, name, *[1] * 6)
+    consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST)
+    consumer.seek(ids[2])
+    for expected in (3, 4, 5):
+        message = consumer.receive(10_000)
+        consumer.acknowledge(message)
+        assert number(message) == expected
+    # Acknowledged at the broker, too, before it is moved.
+    wait_until(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+    broker.admin("POST", name.replace("://", "/") + "/subscription/sub/resetcursor/0")
+    received = [consumer.receive(10_000) for _ in range(6)]
+    assert sorted(map(number, received)) == list(range(6))
+
+
 def test_a_wrong_position_leaves_the_consumer_where_it_was(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     publish_batches(api, client, name, *[1] * 3)

@@ -610,7 +610,8 @@ class ConsumerCore:
             self.permits.count(delivery.undecoded_cost())
             return True
         try:
-            decoded = decoding.decode(delivery, position.filter)
+            start = position.filter if position.sought_entry is None else position.filter_of_next(key)
+            decoded = decoding.decode(delivery, start)
         except KeyWanted as wanted:
             self._wait_for_key(delivery, wanted)
             return False

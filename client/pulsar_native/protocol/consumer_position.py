@@ -10,10 +10,12 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import words_of
 from pulsar_native.protocol.entry_decoder import StartFilter
+from pulsar_native.wire.entry import EntryKey
 
 # How many entries before its other chunks a first chunk is looked for, between those of other messages.
 _INTERLEAVED = 1000
 _BEHIND_EVERYTHING = StartFilter(MessageId(-1, 1 << 62, 0), inclusive=False)
+_BEHIND_NOTHING = StartFilter(None, inclusive=False)
 
 
 class ConsumerPosition:
@@ -48,6 +50,8 @@ class ConsumerPosition:
         # How far before its other chunks the first one may still be looked for, the next distance last.
         self._further_back: list[int] = []
         self.filter = self._filter_of(start if is_stored and not is_durable else None, inclusive)
+        # First entry after a seek of a durable subscription to an id, until one before it arrives.
+        self.sought_entry: EntryKey | None = None
         # Ledger and entry of the last decoded delivery, wanted or not.
         self.last_decoded: tuple[int, int] | None = None
         # Last dequeued message, as an object, since its id is created on demand; or, dequeued otherwise, its id.
@@ -136,6 +140,13 @@ class ConsumerPosition:
         # Entries before the start of a subscription with several consumers may come from another one.
         return StartFilter(start, inclusive, drops_entries=self._is_reader)
 
+    def filter_of_next(self, entry: EntryKey) -> StartFilter:
+        """Return the filter of an entry that is decoded next, after a seek that set `sought_entry`."""
+        if self.sought_entry is not None and entry < self.sought_entry:
+            # Others have moved the subscription back since the seek, which has no effect any more.
+            self.filter, self.sought_entry = _BEHIND_NOTHING, None
+        return self.filter
+
     def start_entry(self) -> tuple[int, int] | None:
         """Return ledger id and entry id of the start, None for the topic's beginning."""
         start = self._start
@@ -200,6 +211,7 @@ class ConsumerPosition:
         self._start_inclusive = self.is_durable or self.inclusive_by_config or position is None
         self._from_latest = position == MessageId.latest
         if self.is_durable:
+            self.sought_entry = self.start_entry()
             # Of a message in chunks `position` is the first one, and `sought`, the last one, its place.
             self.filter = StartFilter(position, True) if inclusive else StartFilter(sought, False)
 

@@ -171,13 +171,25 @@ class WantedTopics:
         self._left.discard(topic)
 
     def change(self, subscribed: Mapping[TopicName, int]) -> TopicChange:
-        """Return the changes needed, given the subscribed topics with their partition counts."""
+        """Return the changes needed, given the subscribed topics with their partition counts.
+
+        A topic that was deleted and created again with partitions instead of none, or without, is removed and added.
+        """
         wanted = self._topics
+        recreated = {topic for topic, count in subscribed.items() if self._is_recreated(topic, count)}
+        added = {topic for topic in wanted if topic not in subscribed and topic not in self._left}
         return TopicChange(
-            sorted((topic for topic in wanted if topic not in subscribed and topic not in self._left), key=str),
-            sorted((topic for topic in subscribed if topic not in wanted), key=str),
+            sorted(added | recreated, key=str),
+            sorted(recreated.union(topic for topic in subscribed if topic not in wanted), key=str),
             sorted((topic for topic, count in subscribed.items() if _exceeds(wanted.get(topic), count)), key=str),
         )
+
+    def _is_recreated(self, topic: TopicName, count: int) -> bool:
+        partitions = self._topics.get(topic)
+        if partitions is None:
+            return False
+        # Beside a topic without partitions there may be others with the names of partitions.
+        return not partitions if count else bool(partitions) and topic.full not in self._names
 
 
 def _exceeds(partitions: set[int] | None, known: int) -> bool:

@@ -24,6 +24,7 @@ from pulsar_native.config.base import check_function
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidTopicName, NotAllowedError
 from pulsar_native.message_id import MessageId
@@ -56,6 +57,10 @@ _log = get_logger("pulsar_native.push_consumer")
 
 # Pause in seconds of a partition whose stored offset is invalid, before it is read from its beginning.
 MEND = 10.0
+# How often the subscription of a group is tried again while members look whether there is one, and after how many
+# seconds.
+_MOST_RETRIES = 10
+_RETRY_SECONDS = 0.1
 
 
 class ServiceState(Enum):
@@ -120,7 +125,7 @@ class PushConsumerCore:
         # False during the start: one that fails leaves the stored offsets as they are.
         self._may_persist = False
         self._offsets: dict[str, MessageId] = {}
-        # Topics this member was started with before: offsets of some of their partitions are stored.
+        # Topics this member, or in clustering its group, was started with before: partitions of them have offsets.
         self._known: set[TopicName] = set()
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -135,6 +140,8 @@ class PushConsumerCore:
         self._client: ClientCore
         self._member: tuple[object, ...]
         self._broadcasting = config.message_model is MessageModel.BROADCASTING
+        # True if a group without a subscription starts at a time.
+        self._seeks_to_time = not self._broadcasting and config.consume_from_where is ConsumeFromWhere.TIMESTAMP
 
     # --- before the start ---------------------------------------------------------------------------------------------
 
@@ -265,11 +272,54 @@ class PushConsumerCore:
         tags, schema = self.topics[topic]
         decoder = VersionedDecoder(schema)
         config = self._consumer_config(topic)
-        consumer = await client.subscribe([topic.full], config, decoder, wire_schema(schema))
+        if self._seeks_to_time and topic.is_persistent:
+            if await self._has_subscription(client, topic):
+                self._known.add(topic.base)
+            consumer = await self._subscribe_after_look(client, topic, config, decoder)
+        else:
+            consumer = await self._subscribe(client, topic, config, decoder)
         source = Subscribed(consumer, topic, tags)
         self._sources.append(source)
         consumer.on_ready = self._wake.set
         self._match_partitions(source)
+
+    async def _has_subscription(self, client: ClientCore, topic: TopicName) -> bool:
+        """Return True if the group has a subscription on the topic, or on one of its partitions, already.
+
+        The mark-delete position does not show it: it is before the first entry of a ledger also where everything in
+        earlier ledgers is acknowledged. But the broker refuses a non-durable subscription with the name of a durable
+        one (broker-behaviour.md#non-durable-with-others).
+        """
+        config = ConsumerConfig(
+            subscription_name=self.config.consumer_group,
+            consumer_type=ConsumerType.Shared,
+            subscription_mode=SubscriptionMode.NonDurable,
+            start_paused=True,
+        )
+        try:
+            consumer = await self._subscribe(client, topic, config, VersionedDecoder(self.topics[topic][1]))
+        except NotAllowedError:
+            return True
+        await consumer.close()
+        return False
+
+    async def _subscribe_after_look(
+        self, client: ClientCore, topic: TopicName, config: ConsumerConfig, decoder: VersionedDecoder
+    ) -> MultiTopicsConsumer:
+        """Subscribe the group while another member may look whether it has a subscription, which refuses this one.
+
+        The broker may also remove the non-durable subscription of the own look a moment after its close.
+        """
+        for _ in range(_MOST_RETRIES):
+            with contextlib.suppress(NotAllowedError):
+                return await self._subscribe(client, topic, config, decoder)
+            await asyncio.sleep(_RETRY_SECONDS)
+        return await self._subscribe(client, topic, config, decoder)
+
+    async def _subscribe(
+        self, client: ClientCore, topic: TopicName, config: ConsumerConfig, decoder: VersionedDecoder
+    ) -> MultiTopicsConsumer:
+        return await client.subscribe([topic.full], config, decoder, wire_schema(self.topics[topic][1]))
 
     def _consumer_config(self, topic: TopicName) -> ConsumerConfig:
         config = self.config
@@ -351,11 +401,8 @@ class PushConsumerCore:
             return
         where = self.config.consume_from_where
         if not self._broadcasting:
-            if where is ConsumeFromWhere.TIMESTAMP and not poller.is_retry:
-                _, mark = await seek.last_and_mark(child)
-                if mark.entry_id() < 0:
-                    # Nothing was acknowledged yet: the group has no offset here.
-                    await seek.seek(child, None, self._start_time())
+            if self._seeks_to_time and poller.source.topic.base not in self._known and not poller.is_retry:
+                await seek.seek(child, None, self._start_time())
             return
         kept = self._offsets.get(child.topic.full)
         if kept is not None:

@@ -130,6 +130,38 @@ def test_seek_of_reader_ignores_inclusive_of_durable() -> None:
     assert reader().sought_words(at(1, 2, 4), inclusive=False) == [0b1100]
 
 
+def firsts(position: ConsumerPosition, *entries: int) -> list[int]:
+    """Return the first index to deliver of entries of two messages that arrive in this order."""
+    return [position.filter_of_next((5, entry)).first_index((5, entry), 2) for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("sought", "inclusive", "before", "after"),
+    [
+        (at(3), False, [2, 0], [0, 0, 0]),
+        (at(3, 0, 2), False, [1, 0], [0, 0, 0]),
+        (at(3, 1, 2), True, [1, 0], [0, 0, 0]),
+    ],
+    ids=["entry", "batch", "batch-inclusive"],
+)
+def test_durable_seek_ends_when_others_move_back(
+    sought: MessageId, inclusive: bool, before: list[int], after: list[int]
+) -> None:
+    position = durable()
+    position.on_seek(sought, sought, inclusive=inclusive)
+    assert firsts(position, 3, 4, 3, 4) == before * 2
+    assert firsts(position, 2, 3, 4) == after
+    position.on_seek(sought, sought, inclusive=inclusive)
+    assert firsts(position, 3, 4) == before
+
+
+def test_durable_seek_behind_chunks_drops_between() -> None:
+    position = durable()
+    position.on_seek(at(2), at(5), inclusive=False)
+    assert firsts(position, 2, 3, 5, 6) == [2, 2, 2, 0]
+    assert firsts(position, 1, 3, 5) == [0, 0, 0]
+
+
 def test_queue_dropped_goes_back_to_last_dequeued() -> None:
     position = reader()
     position.last_decoded = (5, 9)

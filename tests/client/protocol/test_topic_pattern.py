@@ -103,9 +103,22 @@ def test_change_difference() -> None:
     assert wanted.change({N("a2"): 3, N("a3"): 0}) == ([], [], [])
     wanted.update([], full("a2-partition-1"), "h4")
     assert wanted.change({N("a2"): 3, N("a3"): 0}) == ([], [N("a2")], [])
-    # A topic without partitions that somebody subscribed to does not grow into one with them.
-    wanted.replace(full("a3-partition-0"), "h5")
+    # A topic without partitions does not grow into one with them: there are topics with names of partitions.
+    wanted.replace(full("a3", "a3-partition-0"), "h5")
     assert wanted.change({N("a3"): 0}) == ([], [], [])
+
+
+@pytest.mark.proves("C163")
+@pytest.mark.parametrize(
+    ("count", "listed"),
+    [(0, ["a-partition-0", "a-partition-1"]), (2, ["a"])],
+    ids=["with-partitions", "without-partitions"],
+)
+def test_change_recreated_in_other_form(count: int, listed: list[str]) -> None:
+    wanted = WantedTopics(TopicPattern.parse("a.*"))
+    wanted.replace(full(*listed), "h")
+    assert wanted.change({N("a"): count}) == ([N("a")], [N("a")], [])
+    assert wanted.change({N("a"): 2 - count}) == ([], [], [])
 
 
 @pytest.mark.proves("C160")
@@ -143,6 +156,9 @@ def test_change_after_any_history(steps: list[tuple[set[str], set[str], bool]]) 
         change = wanted.change(subscribed)
         for topic in change.removed:
             del subscribed[topic]
-        subscribed |= dict.fromkeys(change.added, 0)
-        assert subscribed.keys() == pattern.collapsed(names).keys()
+        listed = pattern.collapsed(names)
+        subscribed |= {
+            topic: 0 if topic.full in names else max(listed[topic], default=-1) + 1 for topic in change.added
+        }
+        assert subscribed.keys() == listed.keys()
         assert wanted.change(subscribed)[:2] == ([], [])

@@ -34,7 +34,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry
-from support.fake_broker import FakeBroker, delivery, failure
+from support.fake_broker import FakeBroker, Peer, delivery, failure, success
 from support.fake_topic import FakeTopic
 from support.until import until
 
@@ -271,6 +271,29 @@ async def test_order_decides_the_subscription(
     await push(**options).start()
     asked = fake.seen(Kind.SUBSCRIBE)[0].command.subscribe
     assert (asked.subscription, asked.subType, asked.durable) == ("g", kind, True)
+
+
+@pytest.mark.parametrize("has_subscription", [False, True], ids=["new", "known"])
+async def test_group_by_time_seeks_without_subscription(
+    fake: FakeBroker, push: Callable[..., Push], has_subscription: bool
+) -> None:
+    refused: list[bool] = []
+
+    def subscribed(_peer: Peer, command: pb.BaseCommand) -> list[bytes]:
+        asked = command.subscribe
+        # For a moment the broker still has the non-durable subscription, or another member has one.
+        is_refused = len(refused) == 1 if asked.durable else has_subscription
+        refused.append(is_refused)
+        return [failure(asked.request_id, pb.NotAllowedError) if is_refused else success(asked.request_id)]
+
+    FakeTopic(fake, b"a")
+    fake.answers[Kind.SUBSCRIBE] = subscribed
+    made = push(consume_from_where=ConsumeFromWhere.TIMESTAMP)
+    await made.start()
+    assert len(fake.seen(Kind.SEEK)) == (0 if has_subscription else 1)
+    asked = [each.command.subscribe for each in fake.seen(Kind.SUBSCRIBE)]
+    assert [each.durable for each in asked[:3]] == [False, True, True]
+    assert {each.subscription for each in asked} == {"g"}
 
 
 async def test_new_broadcasting_member_begins_at_the_end(

@@ -18,6 +18,7 @@ from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.loop import reuse_blocks
 from pulsar_native.exceptions import CryptoError, InvalidConfiguration
+from pulsar_native.message import Message
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,6 +55,8 @@ class ArrowReceiver:
         reuse_blocks(max_bytes * 5 // 4)
         self._budget = BatchBudget(*self._limits)
         self._slices: dict[PartitionConsumer, list[EntrySlice]] = {}
+        # Numbers of restarts of the partitions when their slices were dequeued.
+        self._restarts: dict[PartitionConsumer, int] = {}
 
     @property
     def full(self) -> bool:
@@ -62,24 +65,51 @@ class ArrowReceiver:
 
     def collect(self) -> bool | None:
         """Dequeue what is available, until it is full; return None when there was nothing."""
+        self._drop_outdated()
         found = None
         while not self.full and (taken := self._consumer.dequeue_slice(self._budget)) is not None:
             found = True
             child, entry_slice = taken
             if entry_slice is not None:
-                self._slices.setdefault(child, []).append(entry_slice)
+                self._add(child, entry_slice)
         return found
 
-    def put_back(self) -> None:
-        """Put collected messages back at the head of the queue, and start again."""
-        slices, self._slices = self._slices, {}
+    def _add(self, child: PartitionConsumer, entry_slice: EntrySlice) -> None:
+        number = child.core.restarts
+        if self._restarts.setdefault(child, number) != number:
+            self._drop_outdated()
+            self._restarts[child] = number
+            self._spend([entry_slice])
+        self._slices.setdefault(child, []).append(entry_slice)
+
+    def _drop_outdated(self) -> None:
+        """Drop what was collected of partitions that have restarted since: it is redelivered, or not wanted."""
+        outdated = [child for child, number in self._restarts.items() if child.core.restarts != number]
+        if not outdated:
+            return
+        for child in outdated:
+            del self._restarts[child]
+            child.count_dropped(_messages(self._slices.pop(child, ())))
         self._budget = BatchBudget(*self._limits)
-        self._consumer.put_back(
-            [message for own in slices.values() for entry_slice in own for message in entry_slice.messages()]
-        )
+        for slices in self._slices.values():
+            self._spend(slices)
+
+    def _spend(self, slices: Sequence[EntrySlice]) -> None:
+        self._budget.spend([len(message) for message in _messages(slices)])
+
+    def put_back(self) -> None:
+        """Put collected messages back at the head of the queue, and start again.
+
+        Those that a seek or a redelivery concerns meanwhile are dropped, as the queue is.
+        """
+        slices, self._slices = self._slices, {}
+        restarts, self._restarts = self._restarts, {}
+        self._budget = BatchBudget(*self._limits)
+        self._consumer.put_back([message for own in slices.values() for message in _messages(own)], restarts)
 
     def result(self) -> ArrowBatch:
         """Return the collected rows; messages that cannot be rows are put back."""
+        self._drop_outdated()
         locked = self._budget.locked
         if locked is not None and not self._slices:
             raise CryptoError(
@@ -122,6 +152,10 @@ class ArrowReceiver:
 
         (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
         return whole
+
+
+def _messages(slices: Sequence[EntrySlice]) -> list[Message]:
+    return [message for entry_slice in slices for message in entry_slice.messages()]
 
 
 def _range_of(entry_slice: EntrySlice) -> EntryRange:

@@ -137,6 +137,27 @@ async def test_put_back_starts_again_in_order(fake: FakeBroker, cores: Cores, su
     assert rest(consumer) == [b"0", b"1", b"2", b"3", b"4"] and len(receiving.result()) == 0
 
 
+async def test_restart_drops_collected_of_its_partition(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.partitions[TOPIC] = 2
+    consumer = await subscribed(cores(fake.url))
+    first, second = (child.core for child in consumer.children)
+    await deliver(fake, consumer, single_entry(b"a0"), single_entry(b"a1"))
+    await deliver(fake, consumer, single_entry(b"b0"), single_entry(b"b1"), partition=1)
+    receiving = receiver(consumer, 3)
+    receiving.collect()
+    first.restarts += 1
+    # The rows they had are free again, those of the other partition are kept.
+    assert receiving.collect() and values(receiving) == [b"b0", b"b1"]
+    second.restarts += 1
+    assert values(receiving) == []
+    await deliver(fake, consumer, single_entry(b"c"))
+    receiving.collect()
+    assert values(receiving) == [b"c"]
+    first.restarts += 1
+    receiving.put_back()
+    assert rest(consumer) == []
+
+
 async def test_result_of_malformed_rows_puts_back(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url))
     malformed = single_entry(b"1", partition_key="a", partition_key_b64_encoded=True)
