@@ -6,10 +6,11 @@ import base64
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_checks import check_parts, whole_number
 from pulsar_native._message_fields import FastPathBuffer
 from pulsar_native._validation import sending_work_of
@@ -28,6 +29,8 @@ from pulsar_native.wire._impl import encode_single_fields, only_bytes, usual_fie
 
 if TYPE_CHECKING:
     import pyarrow
+
+_log = get_logger("pulsar_native.producer")
 
 
 class FastPaths(NamedTuple):
@@ -77,7 +80,7 @@ def outgoing(
     if disable_replication is not None and not isinstance(disable_replication, bool):
         raise InvalidMessage(f"disable_replication must be True or False, not {disable_replication!r}")
     if disable_replication and replication_clusters:
-        raise InvalidMessage("disable_replication and replication_clusters exclude each other")
+        _warn_of_unused("replication_clusters", "disable_replication")
     is_bytes = isinstance(partition_key, bytes)
     return OutgoingMessage(
         payload if payload is not None else b"",
@@ -158,12 +161,19 @@ def _check_clusters(clusters: object) -> None:
         raise InvalidMessage("A message's replication_clusters cannot be written as UTF-8") from error
 
 
+@cache
+def _warn_of_unused(unused: str, used: str) -> None:
+    """Log a warning, once per process, for an option without effect, as with the official client."""
+    _log.warning("A message was given %s and %s: the first has no effect", unused, used)
+
+
 def _delivery_time(deliver_at: int | None, deliver_after: timedelta | int | None) -> int | None:
     if deliver_after is None:
         whole_number("deliver_at", deliver_at, MAX_I64)
         return deliver_at
     if deliver_at is not None:
-        raise InvalidMessage("deliver_at and deliver_after exclude each other")
+        whole_number("deliver_at", deliver_at, MAX_I64)
+        _warn_of_unused("deliver_at", "deliver_after")
     if isinstance(deliver_after, timedelta):
         deliver_after = int(deliver_after.total_seconds() * 1000)
     if isinstance(deliver_after, bool) or not isinstance(deliver_after, int):

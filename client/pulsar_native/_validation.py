@@ -21,7 +21,7 @@ from pulsar_native.config.base import MAX_I32, MAX_I64, check_function, check_in
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
-from pulsar_native.enums import ConsumerType, RegexSubscriptionMode
+from pulsar_native.enums import ConsumerType, KeySharedMode, RegexSubscriptionMode
 from pulsar_native.exceptions import (
     InvalidConfiguration,
     InvalidMessage,
@@ -197,7 +197,11 @@ def checked_topics(
             )
         return TopicPattern.parse(topic)
     if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
-        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
+        _log.warning(
+            "regex_subscription_mode has no effect on the subscription %r, whose topic is no pattern: pass "
+            "re.compile(...)",
+            config.subscription_name,
+        )
     if listener is not None:
         raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
     names = topic if isinstance(topic, list) else [topic]
@@ -232,7 +236,8 @@ def check_event_listener(listener: ConsumerEventListener | None, config: Consume
 
 
 def warn_of_unused_policy(config: ConsumerConfig) -> None:
-    """Log a warning for a dead-letter policy that cannot have an effect."""
+    """Log a warning for each policy that cannot have an effect."""
+    _warn_of_unused_key_shared_policy(config)
     counts = config.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
     if config.dead_letter_policy is None or counts or config.enable_retry:
         return
@@ -243,3 +248,22 @@ def warn_of_unused_policy(config: ConsumerConfig) -> None:
         config.subscription_name,
         config.consumer_type.name,
     )
+
+
+def _warn_of_unused_key_shared_policy(config: ConsumerConfig) -> None:
+    policy = config.key_shared_policy
+    if policy is None:
+        return
+    if config.applied_key_shared_policy is None:
+        _log.warning(
+            "key_shared_policy has no effect on the subscription %r: it is %s, not Key_Shared. Subscribe with "
+            "consumer_type=ConsumerType.KeyShared; a reader has key_hash_range",
+            config.subscription_name,
+            config.consumer_type.name,
+        )
+    elif policy.sticky_ranges and policy.key_shared_mode is not KeySharedMode.Sticky:
+        _log.warning(
+            "sticky_ranges has no effect on the subscription %r: key_shared_mode is %s, not Sticky",
+            config.subscription_name,
+            policy.key_shared_mode.name,
+        )

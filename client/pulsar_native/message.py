@@ -202,12 +202,13 @@ class NewMessage:
     :param sequence_id: sequence id for deduplication, 0 to 2^63 - 1, larger than those before. Default None: the next
         one.
     :param replication_clusters: names of the clusters to replicate to. Default None: the namespace's.
-    :param disable_replication: True keeps the message in the local cluster; not with `replication_clusters`. Default
+    :param disable_replication: True keeps the message in the local cluster, whatever `replication_clusters` is. Default
         False.
     :param event_timestamp: event time in milliseconds since 1970. Default None.
     :param deliver_at: delivery time in milliseconds since 1970; Shared and Key_Shared subscriptions only (PIP-26).
         Default None: at once.
-    :param deliver_after: delay of the delivery, a timedelta or milliseconds; not with `deliver_at`. Default None.
+    :param deliver_after: delay of the delivery, a timedelta or milliseconds, which counts instead of `deliver_at`.
+        Default None.
     """
 
     content: Any

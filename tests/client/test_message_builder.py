@@ -85,8 +85,19 @@ def test_a_key_of_bytes_travels_as_base64() -> None:
 
 def test_replication_off() -> None:
     assert outgoing(disable_replication=True).replicate_to == ["__local__"]
-    with pytest.raises(InvalidMessage, match="exclude each other"):
-        outgoing(disable_replication=True, replication_clusters=["west"])
+
+
+def test_options_unused_warn_once(caplog: pytest.LogCaptureFixture) -> None:
+    _message_builder._warn_of_unused.cache_clear()
+    for _ in range(2):
+        assert outgoing(disable_replication=True, replication_clusters=["west"]).replicate_to == ["__local__"]
+        assert (outgoing(deliver_at=1, deliver_after=5000).deliver_at or 0) > 5000
+    assert [record.args for record in caplog.records] == [
+        ("replication_clusters", "disable_replication"),
+        ("deliver_at", "deliver_after"),
+    ]
+    with pytest.raises(InvalidMessage, match="deliver_at"):
+        outgoing(deliver_at=-1, deliver_after=1)
 
 
 def test_delays() -> None:
@@ -95,8 +106,6 @@ def test_delays() -> None:
         at = outgoing(deliver_after=delay).deliver_at
         assert at is not None and before + 5000 <= at <= time.time_ns() // 1_000_000 + 5000
     assert outgoing(deliver_at=0).needs_own_entry
-    with pytest.raises(InvalidMessage, match="exclude each other"):
-        outgoing(deliver_at=1, deliver_after=1)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from pulsar_native import _validation
-from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
-from pulsar_native.enums import ConsumerType
+from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, KeySharedPolicy
+from pulsar_native.enums import ConsumerType, RegexSubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -86,3 +86,28 @@ def test_dead_letter_policy_unused_warns(
     if is_unused:
         assert f"dead_letter_policy has no effect on the subscription 's': it is {kind.name}" in caplog.text
         assert "ConsumerType.Shared or KeyShared" in caplog.text and "enable_retry=True" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "message"),
+    [
+        (ConsumerType.KeyShared, KeySharedPolicy(), None),
+        (ConsumerType.Shared, KeySharedPolicy(), "key_shared_policy has no effect on the subscription 's'"),
+        (ConsumerType.KeyShared, KeySharedPolicy(sticky_ranges=[(0, 5)]), "sticky_ranges has no effect"),
+    ],
+    ids=["used", "shared", "auto_split"],
+)
+def test_key_shared_policy_unused_warns(
+    caplog: pytest.LogCaptureFixture, kind: ConsumerType, policy: KeySharedPolicy, message: str | None
+) -> None:
+    _validation.warn_of_unused_policy(
+        ConsumerConfig(subscription_name="s", consumer_type=kind, key_shared_policy=policy)
+    )
+    assert [message in record.message for record in caplog.records if message] == [True] * (message is not None)
+    assert len(caplog.records) == (message is not None)
+
+
+def test_regex_mode_without_pattern_warns(caplog: pytest.LogCaptureFixture) -> None:
+    config = ConsumerConfig(subscription_name="s", regex_subscription_mode=RegexSubscriptionMode.AllTopics)
+    assert _validation.checked_topics("a", config) == ["a"]
+    assert "regex_subscription_mode has no effect on the subscription 's'" in caplog.text

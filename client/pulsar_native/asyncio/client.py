@@ -477,8 +477,8 @@ class Client(NotPicklable):
     async def get_partition_count(self, topic: str, *, auto_create: bool = False) -> int:
         """Return the number of partitions of a topic, 0 for a topic without partitions.
 
-        Waits up to the operation time-out. Raises `TopicNotFound` if the topic does not exist, which includes a topic
-        without partitions that no broker has loaded yet, unless `auto_create` is set. (PARTITIONED_METADATA; PIP-344.)
+        Waits up to the operation time-out. Raises `TopicNotFound` if the topic does not exist, which includes a
+        non-persistent topic that no broker has loaded, unless `auto_create` is set. (PARTITIONED_METADATA; PIP-344.)
 
         :param topic: the topic.
         :param auto_create: True lets the broker create the topic if its policy allows that. Default False.

@@ -137,7 +137,8 @@ class ConsumerConfig(Config):
         matches a topic counts. Default none.
     :param message_payload_processor: a `MessagePayloadProcessor`, whose `process` reads the messages of each entry, for
         topics with entries of another format than Pulsar's (PIP-96). Default None.
-    :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
+    :param key_shared_policy: a `KeySharedPolicy`; without effect on other subscriptions than Key_Shared ones, of which
+        `subscribe` warns. Default None: AutoSplit.
     :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
         Default False.
     :param start_message_id: position of a reader's subscription. Default None: not a reader's.
@@ -150,7 +151,8 @@ class ConsumerConfig(Config):
     :param batch_receive_policy: limits of `batch_receive`. Default None: 10 MiB or 100 ms.
     :param pattern_auto_discovery_period: seconds between two listings of the topics of a pattern, at least 1 (smaller
         values count as 1), beside the broker's own notifications (PIP-145). Default 60.
-    :param regex_subscription_mode: domain of the topics a pattern matches; patterns only. Default PersistentOnly.
+    :param regex_subscription_mode: domain of the topics a pattern matches; without effect on other topics, of which
+        `subscribe` warns. Default PersistentOnly.
     :param max_pending_chunked_message: number of incomplete chunked messages that are kept; one more drops the oldest.
         Default 10; 0 for no limit.
     :param auto_ack_oldest_chunked_message_on_queue_full: True acknowledges the dropped one. Default False: the broker
@@ -234,6 +236,12 @@ class ConsumerConfig(Config):
             return self.start_message_id
         return MessageId.earliest if self.initial_position is InitialPosition.Earliest else MessageId.latest
 
+    @property
+    def applied_key_shared_policy(self) -> KeySharedPolicy | None:
+        """Policy that the broker applies: of a Key_Shared subscription, or of a reader with `key_hash_range`."""
+        is_applied = self.consumer_type is ConsumerType.KeyShared or self.is_reader
+        return self.key_shared_policy if is_applied else None
+
     def priority_level_of(self, topic: str) -> int:
         """Return the level of a topic or partition, by its full name."""
         if self.topic_configurations:
@@ -249,11 +257,6 @@ class ConsumerConfig(Config):
             raise InvalidConfiguration(
                 f"key_shared_policy must be a ConsumerKeySharedPolicy (or KeySharedPolicy), not {type_name(policy)}"
             )
-        # A reader with key_hash_range is an exclusive consumer with this policy.
-        require(
-            policy is None or self.consumer_type is ConsumerType.KeyShared or self.is_reader,
-            "key_shared_policy needs consumer_type=ConsumerType.KeyShared; a reader has key_hash_range",
-        )
 
     def _check_redelivery(self) -> None:
         if self.unacked_messages_timeout_ms:

@@ -34,19 +34,19 @@ Range = tuple[int, int]
 class KeySharedPolicy:
     """Assignment of keys to the consumers of a Key_Shared subscription (PIP-34); the same for all of its consumers.
 
-    Immutable. Raises `InvalidConfiguration` for ranges without `Sticky`, and for `Sticky` without ranges.
+    Immutable. Raises `InvalidConfiguration` for `Sticky` without ranges.
 
     :param key_shared_mode: `AutoSplit` (default), the broker assigns hashes to consumers; or `Sticky`, each consumer
         gets the keys whose hash is in its `sticky_ranges`, and messages of hashes that no consumer has wait.
     :param allow_out_of_order_delivery: True lets redelivered messages of a key arrive after newer ones, so that a slow
         consumer does not block a new one. Default False.
-    :param sticky_ranges: pairs (first, last) of hashes, 0 to 65535, both bounds included, without overlap; `Sticky`
-        only. Default none.
+    :param sticky_ranges: pairs (first, last) of hashes, 0 to 65535, both bounds included, without overlap. With
+        `AutoSplit` they have no effect, of which `subscribe` warns. Default none.
     """
 
     key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
     allow_out_of_order_delivery: bool = False
-    # Always a list once checked, of AutoSplit an empty one.
+    # Always a list once checked.
     sticky_ranges: Sequence[Range] | None = None
 
     def __post_init__(self) -> None:
@@ -56,13 +56,10 @@ class KeySharedPolicy:
             )
         if not isinstance(self.allow_out_of_order_delivery, bool):
             raise InvalidConfiguration("allow_out_of_order_delivery must be True or False")
-        if self.key_shared_mode is KeySharedMode.Sticky:
-            ranges = checked_ranges("sticky_ranges", () if self.sticky_ranges is None else self.sticky_ranges)
-            object.__setattr__(self, "sticky_ranges", list(ranges))
-        elif self.sticky_ranges:
-            raise InvalidConfiguration("sticky_ranges needs key_shared_mode=KeySharedMode.Sticky")
-        else:
-            object.__setattr__(self, "sticky_ranges", [])
+        ranges: Sequence[Range] = () if self.sticky_ranges is None else self.sticky_ranges
+        if ranges or self.key_shared_mode is KeySharedMode.Sticky:
+            ranges = checked_ranges("sticky_ranges", ranges)
+        object.__setattr__(self, "sticky_ranges", list(ranges))
 
     def get_key_shared_mode(self) -> KeySharedMode:
         """Return `key_shared_mode`, as the official client's wrapped policy does."""
@@ -287,8 +284,16 @@ class ConsumerBatchReceivePolicy(BatchReceivePolicy):
         return BatchReceivePolicy(self.max_num_messages, self.max_num_bytes, self.timeout_ms)
 
 
+def _unless_empty(text: str | None) -> str | None:
+    """Return None for an empty str, which the official client takes for none."""
+    return None if text == "" else text
+
+
 class ConsumerDeadLetterPolicy(DeadLetterPolicy):
-    """Dead-letter and retry topics of a consumer, with the official client's parameters; see `DeadLetterPolicy`."""
+    """Dead-letter and retry topics of a consumer, with the official client's parameters; see `DeadLetterPolicy`.
+
+    An empty `dead_letter_topic` or `initial_subscription_name` counts as None.
+    """
 
     def __init__(
         self,
@@ -302,8 +307,8 @@ class ConsumerDeadLetterPolicy(DeadLetterPolicy):
     ) -> None:
         super().__init__(
             max_redeliver_count=max_redeliver_count,
-            dead_letter_topic=dead_letter_topic,
-            initial_subscription_name=initial_subscription_name,
+            dead_letter_topic=_unless_empty(dead_letter_topic),
+            initial_subscription_name=_unless_empty(initial_subscription_name),
             retry_letter_topic=retry_letter_topic,
             dead_letter_producer_options=dead_letter_producer_options or {},
             retry_letter_producer_options=retry_letter_producer_options or {},
@@ -377,8 +382,8 @@ class DeadLetterPolicyBuilder:
             raise InvalidConfiguration("a dead-letter policy needs maxRedeliverCount, at least 1")
         return DeadLetterPolicy(
             max_redeliver_count=self._count,
-            dead_letter_topic=self._topic,
-            initial_subscription_name=self._subscription,
+            dead_letter_topic=_unless_empty(self._topic),
+            initial_subscription_name=_unless_empty(self._subscription),
         )
 
 

@@ -2,13 +2,17 @@
 
 Rules: a field is immutable after its class is created. It converts a value once, when it is set, to the type it is
 stored as (`bytes` for Bytes, `str` for String, the member of an enumeration, a record for a dictionary), at every depth
-of arrays and maps. A definition writes each named type once and refers to it afterwards, as Avro requires.
+of arrays and maps. A list or dictionary in which nothing was converted is stored itself: later changes of it count. A
+definition writes each named type once and refers to it afterwards, as Avro requires. What an application's subclass of
+a field overrides (`validate_type`, `type`, `schema_info`, `python_type`, `default`) counts as in the official client.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from enum import Enum
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 from pulsar_native.exceptions import InvalidConfiguration
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_PACKAGE = __name__.partition(".")[0] + "."
+
 
 class NamedTypes:
     """Named types (records, enumerations) that a definition has written so far, by full name.
@@ -27,7 +33,8 @@ class NamedTypes:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, type] = {}
+        # None for a type that a class's own `schema_info` has written.
+        self._seen: dict[str, type | None] = {}
 
     def define(
         self, kind: type, own_namespace: str | None, namespace: str | None, write: Callable[[], Definition]
@@ -38,11 +45,19 @@ class NamedTypes:
         if full not in self._seen:
             self._seen[full] = kind
             return write()
-        if self._seen[full] is not kind:
+        if self._seen[full] not in (kind, None):
             raise InvalidConfiguration(
                 f"Two different types of the schema have the name {full!r}: rename one, or give it an _avro_namespace"
             )
         return full if own_namespace else kind.__name__
+
+    def call(self, schema_info: Callable[[set[str]], Definition]) -> Definition:
+        """Return what a `schema_info` of the application returns, which is given the names and adds new ones."""
+        names = set(self._seen)
+        made = schema_info(names)
+        for name in names:
+            self._seen.setdefault(name, None)
+        return made
 
 
 class GivenNames(NamedTypes):
@@ -61,6 +76,10 @@ class GivenNames(NamedTypes):
             return full
         self._names.add(full)
         return write()
+
+    def call(self, schema_info: Callable[[set[str]], Definition]) -> Definition:
+        """Return what a `schema_info` of the application returns."""
+        return schema_info(self._names)
 
 
 class RecordValue:
@@ -89,9 +108,28 @@ class Field(Generic[T]):
     # As in the official client, some types accept None even if required, until an Avro message is encoded.
     refuses_none = True
     _python_type: Any = object
+    # Whether the official client's field of this class is checked by `python_type` alone.
+    _is_checked_by_type: ClassVar[bool] = True
+    # The nearest class of this package, whose methods are meant where one of the application overrides them.
+    _package_class: ClassVar[builtins.type[Field[Any]]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let what an application overrides take part where this package works with a field."""
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith(_PACKAGE):
+            cls._package_class = cls
+            return
+        base = cls._package_class
+        if cls.validate_type is not base.validate_type and cls.accept is base.accept:
+            cls.accept = Field._accept_validated  # type: ignore[method-assign]
+        if cls.schema_info is not base.schema_info and cls.definition is base.definition:
+            cls.definition = Field._definition_of_info  # type: ignore[method-assign]
+        if cls.python_type is not base.python_type and cls.convert is base.convert and base._is_checked_by_type:
+            cls.convert = Field.convert  # type: ignore[method-assign]
 
     def __init__(self, default: Any = None, required: bool = False, required_default: bool = False) -> None:
-        self._default: Any = None if default is None else self.convert("default", default)
+        # A copy: the caller may change a list or dictionary.
+        self._default: Any = None if default is None else fresh(self.accept("default", default))
         self._required = required
         self._required_default = required_default
 
@@ -118,7 +156,7 @@ class Field(Generic[T]):
 
     def schema_info(self, defined_names: set[str]) -> Definition:
         """Return the Avro type after the named types in a set, to which new ones are added."""
-        return self.definition(GivenNames(defined_names), None)
+        return self._package_class.definition(self, GivenNames(defined_names), None)
 
     def python_type(self) -> Any:
         """Return the accepted type, or a tuple of types."""
@@ -126,7 +164,13 @@ class Field(Generic[T]):
 
     def validate_type(self, name: str, val: object) -> Any:
         """Return a value as it is stored; raises `InvalidRecord`, a TypeError, that names the field."""
-        return self.accept(name, val)
+        return self._package_class.accept(self, name, val)
+
+    def _accept_validated(self, name: str, value: object) -> Any:
+        return self.validate_type(name, value)
+
+    def _definition_of_info(self, names: NamedTypes, namespace: str | None) -> Definition:
+        return names.call(self.schema_info)
 
     def required_default(self) -> bool:
         """Return True if the definition has the default."""
@@ -134,7 +178,7 @@ class Field(Generic[T]):
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
         """Return the Avro type as written after `names` inside a namespace."""
-        return self.avro_type
+        return self.type()
 
     def entry(self, name: str, names: NamedTypes, namespace: str | None) -> dict[str, Any]:
         """Return the field's entry in a record's definition."""
@@ -172,12 +216,18 @@ class Field(Generic[T]):
         return self.convert(name, value)
 
     def convert(self, name: str, value: object) -> Any:
-        """Return a value other than None as it is stored."""
-        raise NotImplementedError
+        """Return a value of `python_type`, which is stored as it is."""
+        if not isinstance(value, self.python_type()):
+            raise self.refusal(name, value)
+        return value
 
     def refusal(self, name: str, value: object, wanted: str = "") -> InvalidRecord:
         """Return the error for a value of another type."""
         return InvalidRecord(f"Field {name!r} must be {wanted or self.type()}, not {type(value).__name__}")
+
+
+# `__init_subclass__` is called for classes below only.
+Field._package_class = Field
 
 
 class Null(Field[None]):
@@ -185,6 +235,7 @@ class Null(Field[None]):
 
     avro_type = "null"
     _python_type = type(None)
+    _is_checked_by_type = False
 
     def convert(self, name: str, value: object) -> Any:
         """Raise `InvalidRecord`: no value is accepted."""
@@ -269,6 +320,7 @@ class Bytes(Field[bytes]):
 
     avro_type = "bytes"
     _python_type = (bytes, str)
+    _is_checked_by_type = False
     refuses_none = False
 
     def convert(self, name: str, value: object) -> bytes:
@@ -285,6 +337,7 @@ class String(Field[str]):
 
     avro_type = "string"
     _python_type = (str, bytes)
+    _is_checked_by_type = False
 
     def convert(self, name: str, value: object) -> str:
         """Return a str."""
@@ -321,6 +374,7 @@ class CustomEnum(Field[Enum]):
     """
 
     avro_type = "enum"
+    _is_checked_by_type = False
     refuses_none = False
 
     def __init__(
@@ -342,7 +396,8 @@ class CustomEnum(Field[Enum]):
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
         """Return the enumeration, or a reference to it."""
-        symbols: Definition = list(self.enum_type.__members__)
+        # Without aliases: a member has one name in Avro.
+        symbols: Definition = [member.name for member in self.enum_type]
         return names.define(
             self.enum_type,
             None,
@@ -371,6 +426,7 @@ class Array(Field[list[Any]]):
     """Field of a list (Avro array) with one item type: a field, a record, or a record class."""
 
     avro_type = "array"
+    _is_checked_by_type = False
     _python_type = list
     refuses_none = False
 
@@ -392,17 +448,19 @@ class Array(Field[list[Any]]):
         """Return None: only a missing value gets the default."""
 
     def convert(self, name: str, value: object) -> list[Any]:
-        """Return a list of converted items."""
+        """Return a list of converted items: the caller's own if none is converted, as in the official client."""
         if not isinstance(value, list):
             raise self.refusal(name, value, "list")
         inner = f"{name}[]"
-        return [self.items.accept_inner(inner, item) for item in value]
+        items = [self.items.accept_inner(inner, item) for item in value]
+        return value if all(map(is_, items, value)) else items
 
 
 class Map(Field[dict[str, Any]]):
     """Field of a dictionary with str keys (Avro map) and one value type: a field, a record, or a record class."""
 
     avro_type = "map"
+    _is_checked_by_type = False
     _python_type = dict
     refuses_none = False
 
@@ -424,14 +482,15 @@ class Map(Field[dict[str, Any]]):
         """Return None: only a missing value gets the default."""
 
     def convert(self, name: str, value: object) -> dict[str, Any]:
-        """Return a dictionary of converted values."""
+        """Return a dictionary of converted values: the caller's own if none is converted, as in the official client."""
         if not isinstance(value, dict):
             raise self.refusal(name, value, "dict")
         for key in value:
             if not isinstance(key, str):
                 raise InvalidRecord(f"Field {name!r} must have str keys, not {type(key).__name__}")
         inner = f"{name}[]"
-        return {key: self.values.accept_inner(inner, item) for key, item in value.items()}
+        items = {key: self.values.accept_inner(inner, item) for key, item in value.items()}
+        return value if all(map(is_, items.values(), value.values())) else items
 
 
 def as_field(value: object) -> Field[Any] | None:

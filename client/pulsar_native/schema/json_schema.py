@@ -153,7 +153,7 @@ def record_source(
     if isinstance(record_cls, Record) or (not isinstance(record_cls, type) and is_model(type(record_cls))):
         record_cls = type(record_cls)
     if isinstance(record_cls, type) and issubclass(record_cls, Record):
-        return record_cls, None, dict[str, object](record_definition(record_cls))
+        return record_cls, None, _definition_of(record_definition(record_cls))
     if isinstance(record_cls, type) and is_model(record_cls):
         model: Model[Any] = Model(record_cls, json=json)
         return None, model, model.definition

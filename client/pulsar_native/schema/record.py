@@ -9,6 +9,7 @@ are not fields, since newer messages may have more. A class with a constructor o
 from __future__ import annotations
 
 import builtins
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -43,10 +44,11 @@ class RecordMeta(type):
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields = {}
-        for attribute, value in list(namespace.items()):
+        for attribute, value in namespace.items():
+            # The class attribute stays as it is, so that a nested record or Enum class can be used through it.
             field = as_field(value)
             if field is not None:
-                fields[attribute] = namespace[attribute] = field
+                fields[attribute] = field
         made = super().__new__(mcs, name, bases, namespace)
         made._pulsar_fields = fields
         made._pulsar_accepted = tuple(accepted_as(attribute, field) for attribute, field in fields.items())
@@ -101,12 +103,12 @@ class Record(RecordValue, metaclass=RecordMeta):
     @classmethod
     def schema(cls) -> dict[str, Definition]:
         """Return the Avro definition as a dictionary."""
-        return record_definition(cls)
+        return _whole_definition(cls)
 
     @classmethod
     def schema_info(cls, defined_names: set[str]) -> Definition:
         """Return the Avro definition, or the name if a set has it; new names are added to the set."""
-        return _definition(cls, GivenNames(defined_names), None)
+        return _own_definition(cls, GivenNames(defined_names), None)
 
     def python_type(self) -> builtins.type:
         """Return the record's class."""
@@ -211,10 +213,20 @@ class RecordField(Field[Record]):
 
 
 def record_definition(kind: type[Record]) -> dict[str, Definition]:
-    """Return the Avro definition of a record class, also if a field hides its `schema` method."""
+    """Return the Avro definition of a record class: of its own `schema` method if it has one that no field hides."""
+    return kind.schema() if _overrides(kind, "schema") else _whole_definition(kind)
+
+
+def _whole_definition(kind: type[Record]) -> dict[str, Definition]:
     definition = _definition(kind, NamedTypes(), None)
     assert isinstance(definition, dict)
     return definition
+
+
+def _overrides(kind: type[Record], name: str) -> bool:
+    """Return whether a record class has a class method of its own instead of that of `Record`."""
+    given = inspect.getattr_static(kind, name)
+    return isinstance(given, classmethod | staticmethod) and given is not vars(Record)[name]
 
 
 # What `_store` does the work of.
@@ -260,6 +272,12 @@ def record_values(record: object) -> dict[str, Any]:
 
 
 def _definition(kind: type[Record], names: NamedTypes, namespace: str | None) -> Definition:
+    if _overrides(kind, "schema_info"):
+        return names.call(kind.schema_info)
+    return _own_definition(kind, names, namespace)
+
+
+def _own_definition(kind: type[Record], names: NamedTypes, namespace: str | None) -> Definition:
     own = kind._avro_namespace
 
     def write() -> Definition:

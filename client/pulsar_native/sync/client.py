@@ -237,10 +237,16 @@ class Client(NotPicklable):
         `IncompatibleSchema`, `AuthorizationError`, `Timeout` and other subclasses of `PulsarException`.
 
         :param schema: the schema of the contents, registered at the topic. Default None: bytes.
+        :param initial_sequence_id: sequence id before the first message, which gets this one plus 1; at least -1.
+            Default None, and 0 as in the official client: continues after the last id the broker stored for
+            `producer_name`, or begins at 0.
         :param batching_enabled: True puts several messages into one entry. Default False.
         :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
         check_names(Client.create_producer, options, ProducerOptions.__optional_keys__)
+        if type(initial_sequence_id) is int and initial_sequence_id == 0:
+            # None, as in the official client's sync API.
+            initial_sequence_id = None
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -510,7 +516,7 @@ class Client(NotPicklable):
         """Return the number of partitions of a topic, 0 for a topic without partitions.
 
         Blocks up to the operation time-out; thread-safe. Raises `TopicNotFound` if the topic does not exist, which
-        includes a topic without partitions that no broker has loaded yet, unless `auto_create` is set.
+        includes a non-persistent topic that no broker has loaded, unless `auto_create` is set.
         (PARTITIONED_METADATA; PIP-344.)
 
         :param topic: the topic.

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
+from pulsar_native._loggers import get_logger
 from pulsar_native._message_fields import compiled_form
 from pulsar_native._option_docs import option_docs
 from pulsar_native._options import MessageOptions
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 SendCallback = ResultCallback
 
+_log = get_logger("pulsar_native.producer")
+
 
 class Producer(Closeable, Generic[T_contra]):
     """Producer of one topic, created by `Client.create_producer`. Thread-safe; a context manager that closes it.
@@ -60,6 +63,9 @@ class Producer(Closeable, Generic[T_contra]):
 
     # For the compiled forms of `send` and `send_async`.
     _encoded = _message_builder.Encoded
+    # The jobs number a publication's messages from 0: for them 0 is an id like others.
+    _is_zero_an_id = False
+    _has_warned_of_zero = False
 
     def __init__(self, client: object, inner: TopicProducer, schema: Schema[Any]) -> None:
         super().__init__(client, inner.client.engine)
@@ -160,6 +166,8 @@ class Producer(Closeable, Generic[T_contra]):
         `Interrupted`, and other subclasses of `PulsarException`. After `Timeout` or `Interrupted` the message may still
         be stored. Inside a callback of the client it raises `OperationNotSupported`: use `send_async` there.
 
+        :param sequence_id: sequence id for deduplication, 1 to 2^63 - 1, larger than those before. Default None, and 0
+            as in the official client: the next one.
         :param schema: another schema than the producer's for this content; its first use registers it, which may raise
             `IncompatibleSchema`. Default None.
         :param txn: transaction that the message is sent in: consumers get it after the commit. Raises
@@ -181,8 +189,10 @@ class Producer(Closeable, Generic[T_contra]):
                     self._wait_for_room(full, partial(self._take_waiting, content, wait))
                 return wait.result()
             self._send(
-                content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn, flush=True,
+                content, wait, properties, partition_key, ordering_key,
+                None if sequence_id is None else self._given_id(sequence_id),
+                replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
+                flush=True,
             )  # fmt: skip
             return wait.result()
         except KeyboardInterrupt as error:
@@ -245,6 +255,8 @@ class Producer(Closeable, Generic[T_contra]):
 
         :param callback: function of a `Result` and a `MessageId`, called once per message in the engine's thread; it
             must not block. The id is empty unless the result is `Result.Ok`. None: nothing is called.
+        :param sequence_id: sequence id for deduplication, 1 to 2^63 - 1, larger than those before. Default None, and 0
+            as in the official client: the next one.
         :param schema: another schema than the producer's for this content; its first use registers it, which may raise
             `IncompatibleSchema`. Default None.
         :param txn: transaction that the message is sent in: consumers get it after the commit, which waits for its
@@ -275,13 +287,26 @@ class Producer(Closeable, Generic[T_contra]):
                     return
             self._send(
                 content, as_callback(wrapped), properties, partition_key, ordering_key,
-                sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
-                schema, txn,
+                None if sequence_id is None else self._given_id(sequence_id),
+                replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
             )  # fmt: skip
         except PulsarException as error:
             if callback is None or is_argument_error(error):
                 raise
             callback(error.error(), MessageId())
+
+    def _given_id(self, sequence_id: int) -> int | None:
+        """Return a message's sequence id: 0 means none, as in the official client's sync API."""
+        if type(sequence_id) is not int or sequence_id or self._is_zero_an_id:
+            return sequence_id
+        if self._inner.config.producer_name is not None and not self._has_warned_of_zero:
+            self._has_warned_of_zero = True
+            _log.warning(
+                "sequence_id=0 means none, as with pulsar-client: the message gets the next sequence id of the "
+                "producer %s. Number messages from 1 to have them recognised as duplicates",
+                self._inner.name,
+            )
+        return None
 
     def _send(
         self,
@@ -372,10 +397,7 @@ class Producer(Closeable, Generic[T_contra]):
             if not (self._block or attempt.always_waits) or self._engine.on_loop():
                 # A callback of the engine must not wait: it would block the receipts that free the queue.
                 raise attempt.refusal()
-            wait = Wait()
-            attempt.wait_for_room(wait.wake)
-            while not wait.wait(1.0) and not self._inner.is_closed:
-                check_generation(self._generation)
+            self._outwait(attempt)
             attempt = again() if attempt.retry is None else attempt.retry()
 
     def send_many(
@@ -444,20 +466,23 @@ class Producer(Closeable, Generic[T_contra]):
     def _sent(self, work: BulkSend, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
         while work.add_next(slices):
             while (full := work.push()) is not None:
-                wait = Wait()
-                full.wait_for_room(wait.wake)
-                self._outwait(wait)
+                self._outwait(full)
             if progress is not None:
                 progress(work.confirmed)
         outcomes = Wait()
         work.flush_then(outcomes.wake)
-        self._outwait(outcomes)
+        while not outcomes.wait(1.0):
+            check_generation(self._generation)
         if progress is not None:
             progress(work.confirmed)
         return work.result()
 
-    def _outwait(self, wait: Wait) -> None:
-        while not wait.wait(1.0):
+    def _outwait(self, full: Backpressure) -> None:
+        """Wait for capacity, or until the producer is closed: the next attempt raises then."""
+        wait = Wait()
+        full.wait_for_room(wait.wake)
+        # Memory that other producers use is not released by the close of this one.
+        while not wait.wait(1.0) and not self._inner.is_closed:
             check_generation(self._generation)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pulsar_native.config import ConsumerConfig, ProducerConfig
-from pulsar_native.enums import SubscriptionMode
+from pulsar_native.enums import KeySharedMode, SubscriptionMode
 from pulsar_native.exceptions import PulsarException, from_server_error
 from pulsar_native.message_id import MessageId
 from pulsar_native.txn_id import TxnId
@@ -268,11 +268,12 @@ def subscribe(
     )
     if not create_topic:
         command.force_topic_creation = False
-    policy = config.key_shared_policy
+    policy = config.applied_key_shared_policy
     if policy is not None:
         command.keySharedMeta.keySharedMode = int(policy.key_shared_mode)  # type: ignore[assignment]
         command.keySharedMeta.allowOutOfOrderDelivery = policy.allow_out_of_order_delivery
-        for first, last in policy.sticky_ranges or ():
+        is_sticky = policy.key_shared_mode is KeySharedMode.Sticky
+        for first, last in (policy.sticky_ranges or ()) if is_sticky else ():
             command.keySharedMeta.hashRanges.add(start=first, end=last)
     if not durable and start is not None:
         # Of a chunked message its first chunk: without it the others cannot be assembled.

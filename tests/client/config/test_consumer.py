@@ -10,7 +10,6 @@ import pytest
 
 from pulsar_native.config import (
     ConsumerConfig,
-    KeySharedPolicy,
     MultiplierRedeliveryBackoff,
     ReaderConfig,
     TopicConfiguration,
@@ -64,10 +63,6 @@ class AwaitedBackoff:
         ({"dead_letter_policy": {"max_redeliver_count": 1}}, "ConsumerDeadLetterPolicy"),
         ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
         ({"subscription_mode": "NonDurable"}, "Durable, SubscriptionMode.NonDurable, not 'NonDurable'"),
-        (
-            {"subscription_mode": SubscriptionMode.NonDurable, "key_shared_policy": KeySharedPolicy()},
-            "consumer_type=ConsumerType.KeyShared",
-        ),
         ({"negative_ack_redelivery_backoff": MultiplierRedeliveryBackoff}, "next.redelivery_count"),
         ({"negative_ack_redelivery_backoff": AwaitedBackoff()}, "not a coroutine"),
     ],

@@ -10,16 +10,16 @@ import pytest
 
 from pulsar_native.config import (
     BatchReceivePolicy,
-    ConsumerConfig,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     DeadLetterPolicy,
+    DeadLetterPolicyBuilder,
     KeySharedPolicy,
     MultiplierRedeliveryBackoff,
     TopicConfiguration,
     checked_ranges,
 )
-from pulsar_native.enums import ConsumerType, KeySharedMode
+from pulsar_native.enums import KeySharedMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 
 
@@ -50,6 +50,14 @@ def test_dead_letter_policy_in_the_official_spelling() -> None:
         max_redeliver_count=3, dead_letter_topic="dead", initial_subscription_name="first", retry_letter_topic="again"
     )
     assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_consumer_dead_letter_policy_empty_is_none() -> None:
+    policy = ConsumerDeadLetterPolicy(3, "", "")
+    built = DeadLetterPolicyBuilder().maxRedeliverCount(3).deadLetterTopic("").initialSubscriptionName("").build()
+    assert policy == built == DeadLetterPolicy(max_redeliver_count=3)
+    with pytest.raises(InvalidConfiguration, match="non-blank"):
+        ConsumerDeadLetterPolicy(3, " ")
 
 
 def test_batch_receive_policy_without_limit_raises() -> None:
@@ -101,11 +109,9 @@ def test_key_shared_policy_is_checked() -> None:
         key_shared_mode=KeySharedMode.Sticky, allow_out_of_order_delivery=True, sticky_ranges=((0, 5),)
     )
     assert pickle.loads(pickle.dumps(policy)) == policy
-    for wrong in ({"key_shared_mode": 1}, {"allow_out_of_order_delivery": "yes"}, {"sticky_ranges": [(0, 5)]}):
+    for wrong in ({"key_shared_mode": 1}, {"allow_out_of_order_delivery": "yes"}, {"sticky_ranges": [(5, 0)]}):
         with pytest.raises(InvalidConfiguration, match=next(iter(wrong))):
             ConsumerKeySharedPolicy(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidConfiguration, match="KeyShared"):
-        ConsumerConfig(subscription_name="s", consumer_type=ConsumerType.Shared, key_shared_policy=policy)
 
 
 @pytest.mark.proves("C147")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -194,3 +195,97 @@ def test_bytes_that_are_no_text() -> None:
 
 def test_enum_field_has_the_members_by_value() -> None:
     assert ours.CustomEnum(Color).values == official.CustomEnum(Color).values == {each.value: each for each in Color}
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "add", "same", "changed"),
+    [
+        (ours.Array(ours.String()), [], lambda value: value.append("late"), ["late"], [b"a"]),
+        (ours.Map(ours.Integer()), {}, lambda value: value.update(k=1), {"k": 1}, None),
+        (ours.Array(ours.Map(ours.String())), [{}], lambda value: value[0].update(k="v"), [{"k": "v"}], [{"k": b"v"}]),
+    ],
+    ids=["array", "map", "array_of_maps"],
+)
+def test_container_not_converted_is_kept(field: Any, given: Any, add: Any, same: Any, changed: Any) -> None:
+    record = holder(field)
+    built, assigned = record(x=given), record()
+    assigned.x = given
+    add(given)
+    assert built.x is given and assigned.x is given
+    assert json.loads(ours.JsonSchema(record).encode(built)) == {"x": same}
+    assert changed is None or record(x=changed).x is not changed
+
+
+def test_container_default_is_copied() -> None:
+    given = ["a"]
+    record = holder(ours.Array(ours.String(), default=given))
+    given.append("b")
+    record().x.append("c")
+    assert record().x == ["a"]
+
+
+def test_enum_aliases_are_no_symbols() -> None:
+    class Aliased(Enum):
+        RED = 1
+        CRIMSON = 1  # noqa: PIE796
+        GREEN = 2
+
+    record = holder(Aliased)
+    assert record.schema()["fields"][0]["type"][1]["symbols"] == ["RED", "GREEN"]
+    assert record(x="CRIMSON").x is Aliased.RED
+    schema = ours.AvroSchema(record)
+    assert schema.decode(schema.encode(record(x=Aliased.CRIMSON))).x is Aliased.RED
+
+
+def test_validate_type_overridden_is_called() -> None:
+    class Address(ours.String):
+        def validate_type(self, name: str, val: object) -> Any:
+            val = super().validate_type(name, val)
+            if "@" not in val:
+                raise ValueError(f"{name} is no address")
+            return val.lower()
+
+    class Shorter(Address):
+        """A class below, which overrides nothing."""
+
+    record = holder(Shorter(default="X@y"))
+    assert (record().x, record(x=b"A@b").x) == ("x@y", "a@b")
+    made = record()
+    for value, error in (("nobody", ValueError), (5, InvalidRecord)):
+        with pytest.raises(error, match="x"):
+            made.x = value
+    with pytest.raises(ValueError, match="no address"):
+        ours.JsonSchema(record).decode(b'{"x": "nobody"}')
+
+
+def test_type_overridden_is_written_and_accepted() -> None:
+    class Timestamp(ours.Field[datetime]):
+        def type(self) -> Any:
+            return {"type": "long", "logicalType": "timestamp-millis"}
+
+        def python_type(self) -> Any:
+            return datetime
+
+    class Flexible(ours.Long):
+        def python_type(self) -> Any:
+            return (int, datetime)
+
+    when = datetime(2024, 1, 2, tzinfo=UTC)
+    record = holder(Timestamp())
+    assert record.schema()["fields"][0]["type"] == ["null", {"type": "long", "logicalType": "timestamp-millis"}]
+    schema = ours.AvroSchema(record)
+    assert schema.decode(schema.encode(record(x=when))).x == when
+    with pytest.raises(InvalidRecord, match="'x' must be"):
+        record(x=5)
+    assert (holder(Flexible())(x=when).x, holder(ours.Array(Flexible()))(x=[when]).x) == (when, [when])
+
+
+def test_schema_info_overridden_is_written() -> None:
+    class Identifier(ours.String):
+        def schema_info(self, defined_names: set[str]) -> Any:
+            return {"type": super().schema_info(defined_names), "logicalType": "uuid"}
+
+    written = {"type": "string", "logicalType": "uuid"}
+    assert definition(Identifier()) == {"name": "x", "type": ["null", written]}
+    assert definition(ours.Array(Identifier(), required=True))["type"]["items"] == written  # type: ignore[index]
+    assert holder(Identifier())(x=b"a").x == "a"

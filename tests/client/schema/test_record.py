@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from enum import Enum
 from typing import Any
 
 import fastavro
@@ -369,3 +370,75 @@ def test_fields_are_listed_as_by_the_official_client() -> None:
     assert list(Plane._fields) == ["tail", "seats", "jet", "color", "engine", "spare", "tags"]
     assert isinstance(Plane._fields["tail"], ours.String)
     assert isinstance(Plane._fields["engine"], Engine) and Plane._fields["engine"].type() == "Engine"
+
+
+def test_class_attributes_stay_as_given() -> None:
+    class Outer(ours.Record):
+        class Inner(ours.Record):
+            x = ours.Integer()
+
+        class Kind(Enum):
+            A = 1
+
+        inner = Inner(x=4)
+        kind = Kind
+
+    made: Any = Outer(inner=Outer.Inner(x=3), kind=Outer.Kind.A)
+    assert (made.inner.x, made.kind, Outer.inner.x) == (3, Outer.Kind.A, 4)
+    assert made.Inner == Outer.Inner() and made.Kind is None
+
+
+@pytest.mark.parametrize("kind", [ours.AvroSchema, ours.JsonSchema], ids=["avro", "json"])
+def test_schema_overridden_is_registered(kind: Any) -> None:
+    class Documented(ours.Record):
+        a = ours.Long()
+
+        @classmethod
+        def schema(cls) -> Any:
+            return {**super().schema(), "doc": "mine"}
+
+    expected = {
+        "type": "record",
+        "name": "Documented",
+        "fields": [{"name": "a", "type": ["null", "long"]}],
+        "doc": "mine",
+    }
+    assert json.loads(text_of(kind(Documented))) == expected
+
+
+def test_schema_info_overridden_is_registered() -> None:
+    class Shared(ours.Record):
+        b = ours.String()
+
+    class Documented(ours.Record):
+        shared = Shared()
+
+        @classmethod
+        def schema_info(cls, defined_names: set[str]) -> Any:
+            made = super().schema_info(defined_names)
+            return {**made, "doc": "mine"} if isinstance(made, dict) else made
+
+    class Outer(ours.Record):
+        one = Documented()
+        two = Documented()
+        shared = Shared()
+
+    assert json.loads(text_of(ours.AvroSchema(Documented)))["doc"] == "mine"
+    types = [entry["type"][1] for entry in json.loads(text_of(ours.AvroSchema(Outer)))["fields"]]
+    assert types[0]["doc"] == "mine" and types[1:] == ["Documented", "Shared"]
+    fastavro.parse_schema(json.loads(text_of(ours.AvroSchema(Outer))))
+
+
+def test_method_named_schema_is_no_definition() -> None:
+    class Named(ours.Record):
+        a = ours.Long()
+
+        def schema(self) -> str:  # type: ignore[override]
+            return "mine"
+
+    class Hidden(ours.Record):
+        schema = ours.String()  # type: ignore[assignment]
+
+    for record, name in ((Named, "a"), (Hidden, "schema")):
+        fields = json.loads(text_of(ours.JsonSchema(record)))["fields"]
+        assert [field["name"] for field in fields] == [name]

@@ -23,6 +23,7 @@ from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.transport import Transport
 from pulsar_native.exceptions import (
     AlreadyClosed,
+    BulkSendError,
     InvalidConfiguration,
     InvalidMessage,
     OperationNotSupported,
@@ -92,6 +93,19 @@ def test_send_options_reach_the_entry(fake: FakeBroker, client: Client) -> None:
     assert found.uncompressed_size == 1000 > len(parse_entry(seen.payload).body)
 
 
+def test_sequence_id_zero_means_none(fake: FakeBroker, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    producer = client.create_producer("t", producer_name="p", initial_sequence_id=0)
+    for _ in range(2):
+        producer.send(b"x", sequence_id=0)
+        producer.send_async(b"x", None, sequence_id=0)
+    producer.flush()
+    found = [parse_entry(each.payload).metadata.sequence_id for each in fake.seen(Kind.SEND)]
+    assert found == [0, 1, 2, 3]
+    assert [record.message[:22] for record in caplog.records if record.levelname == "WARNING"] == [
+        "sequence_id=0 means none"[:22]
+    ]
+
+
 def test_send_time_out_raises(fake: FakeBroker, client: Client) -> None:
     fake.answers[Kind.SEND] = swallow
     producer = client.create_producer("t", send_timeout_millis=50)
@@ -99,9 +113,7 @@ def test_send_time_out_raises(fake: FakeBroker, client: Client) -> None:
         producer.send(b"x")
 
 
-@pytest.mark.parametrize(
-    "options", [{"sequence_id": -1}, {"properties": {"a": 1}}, {"deliver_at": 1, "deliver_after": 1}]
-)
+@pytest.mark.parametrize("options", [{"sequence_id": -1}, {"properties": {"a": 1}}, {"deliver_after": "1"}])
 def test_send_bad_option_sends_nothing(fake: FakeBroker, client: Client, options: dict[str, object]) -> None:
     producer = client.create_producer("t")
     told: list[Result] = []
@@ -238,6 +250,31 @@ def test_send_waiting_for_memory_ends_at_close(fake: FakeBroker) -> None:
         # Its memory is the other producer's still.
         assert len(fake.seen(Kind.SEND)) == 1
         other.close(timeout=0.1)
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+@pytest.mark.parametrize("call", ["many", "table"])
+def test_bulk_waiting_for_memory_ends_at_close(fake: FakeBroker, call: str, batching: bool) -> None:
+    fake.answers[Kind.SEND] = swallow
+    with Client(fake.url, memory_limit_bytes=1000, operation_timeout_seconds=2) as client:
+        other = client.create_producer("other", batching_enabled=False, send_timeout_millis=0)
+        other.send_async(bytes(1000), None)
+        producer = client.create_producer("t", batching_enabled=batching, send_timeout_millis=0)
+        with ThreadPoolExecutor(1) as pool:
+            if call == "many":
+                sending = pool.submit(producer.send_many, [b"x", b"y"])
+            else:
+                sending = pool.submit(producer.send_table, pa.table({"value": [b"x", b"y"]}))
+            wait_until(lambda: other._inner.client.memory._waiters)
+            producer.close()
+            try:
+                with pytest.raises(BulkSendError) as caught:
+                    sending.result(10)
+            finally:
+                # It ends the call in any case.
+                other.close(timeout=0)
+        assert isinstance(caught.value.__cause__, AlreadyClosed) and caught.value.not_stored == (range(2),)
+        assert len(fake.seen(Kind.SEND)) == 1
 
 
 def test_callback_must_not_wait_for_itself(fake: FakeBroker, client: Client) -> None:

@@ -94,6 +94,38 @@ def create_producer_batching_and_chunking(pulsar: ModuleType, env: Env) -> Obser
     }
 
 
+@program()
+def option_combinations(pulsar: ModuleType, env: Env) -> Observed:
+    made, policy = env.client(), pulsar.ConsumerKeySharedPolicy
+    kinds, modes, delay = pulsar.ConsumerType, pulsar.RegexSubscriptionMode, datetime.timedelta(milliseconds=1)
+    ranges = policy(pulsar.KeySharedMode.AutoSplit, False, [(0, 10)])
+    subscribing: dict[str, dict[str, Any]] = {
+        "policy exclusive": {"key_shared_policy": policy()},
+        "policy shared": {"key_shared_policy": policy(), "consumer_type": kinds.Shared},
+        "ranges": {"key_shared_policy": ranges, "consumer_type": kinds.KeyShared},
+        "all topics": {"regex_subscription_mode": modes.AllTopics},
+        "no listener": {"message_listener": False},
+    }
+    reader = pulsar.CryptoKeyReader("/nowhere/public.pem", "/nowhere/private.pem")
+    creating: dict[str, dict[str, Any]] = {
+        "reader": {"crypto_key_reader": reader, "topic": env.topic("a")},
+        "chunks": {"chunking_enabled": True, "topic": env.topic("b").replace("persistent://", "non-persistent://")},
+    }
+    sending: dict[str, dict[str, Any]] = {
+        "replication": {"disable_replication": True, "replication_clusters": ["standalone"]},
+        "delivery": {"deliver_at": 1, "deliver_after": delay},
+    }
+    producer = made.create_producer(env.topic("c"))
+    found = {"sticky ranges": ranges.sticky_ranges}
+    for number, (label, options) in enumerate(subscribing.items()):
+        found[label] = env.error(lambda: made.subscribe(env.topic(str(number)), "sub", **options).close())  # noqa: B023
+    for label, options in creating.items():
+        found[label] = env.error(lambda: made.create_producer(**options).close())  # noqa: B023
+    for label, options in sending.items():
+        found[label] = env.error(lambda: producer.send(b"x", **options))  # noqa: B023
+    return found
+
+
 CONSUMER: dict[str, list[Any]] = {
     "topic": [5, None, b"x", "", [], ["persistent://a"], [5], ("a", "b"), re.compile(""), "persistent://a"],
     "subscription_name": [5, None, b"x", ""],

@@ -39,6 +39,17 @@ def dead_letter_builder(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def dead_letter_of_empty_texts(pulsar: ModuleType, env: Env) -> Observed:
+    empty = pulsar.ConsumerDeadLetterPolicy(3, "", "").policy()
+    builder = pulsar.DeadLetterPolicyBuilder().maxRedeliverCount(3)
+    built = builder.deadLetterTopic("").initialSubscriptionName("").build()
+    return {
+        "empty": [empty.getDeadLetterTopic(), empty.getInitialSubscriptionName()],
+        "built": [built.getDeadLetterTopic(), built.getInitialSubscriptionName()],
+    }
+
+
+@program()
 def batch_receive(pulsar: ModuleType, env: Env) -> Observed:
     made = pulsar.ConsumerBatchReceivePolicy(10, 2048, 50)
     wrapped = made.policy()

@@ -82,6 +82,22 @@ def sequence_ids(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def sequence_id_zero(pulsar: ModuleType, env: Env) -> Observed:
+    """0 is none, as a wrapper's default may be: with a name that the broker knows, too."""
+    client, topic = env.client(), env.topic()
+    seen = []
+    for _ in range(2):
+        producer = client.create_producer(topic, producer_name="mine", initial_sequence_id=0)
+        seen.append(producer.last_sequence_id())
+        producer.send(b"x", sequence_id=0)
+        producer.send_async(b"x", lambda result, place: None, sequence_id=0)
+        producer.flush()
+        seen.append(producer.last_sequence_id())
+        producer.close()
+    return {"seen": seen}
+
+
+@program()
 def callback_arguments(pulsar: ModuleType, env: Env) -> Observed:
     producer = env.client().create_producer(env.topic())
     calls = Calls()

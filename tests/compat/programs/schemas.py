@@ -696,6 +696,143 @@ def constructor_without_super(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def nested_classes(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class Outer(schema.Record):  # type: ignore[misc, name-defined]
+        class Inner(schema.Record):  # type: ignore[misc, name-defined]
+            x = schema.Integer()
+
+        class Kind(enum.Enum):
+            A = 1
+
+        inner = Inner(x=4)
+        kind = Kind
+
+    made = Outer(inner=Outer.Inner(x=3), kind=Outer.Kind.A)
+    return {
+        "json": json.loads(schema.JsonSchema(Outer).encode(made)),
+        "avro": schema.AvroSchema(Outer).encode(made).hex(),
+        "attribute": [Outer.inner.x, isinstance(Outer.inner, Outer.Inner), str(Outer.kind.A)],
+        "schema": Outer.schema(),
+    }
+
+
+@program()
+def containers_changed_later(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class Tagged(schema.Record):  # type: ignore[misc, name-defined]
+        tags = schema.Array(schema.String())
+        counts = schema.Map(schema.Integer())
+
+    tags: list[str] = []
+    counts: dict[str, int] = {}
+    made, other = Tagged(tags=tags, counts=counts), Tagged()
+    other.tags = late = []
+    tags.append("a")
+    counts["k"] = 1
+    late.append("z")
+    return {"sent": json.loads(schema.JsonSchema(Tagged).encode(made)), "set": other.tags}
+
+
+@program()
+def enumeration_aliases(pulsar: ModuleType, env: Env) -> Observed:
+    class Aliased(enum.Enum):
+        RED = 1
+        CRIMSON = 1  # noqa: PIE796
+        GREEN = 2
+
+    class Painted(pulsar.schema.Record):  # type: ignore[misc, name-defined]
+        color = Aliased
+
+    made = Painted(color=Aliased.CRIMSON)
+    return {
+        "schema": Painted.schema(),
+        "json": json.loads(pulsar.schema.JsonSchema(Painted).encode(made)),
+        "avro": pulsar.schema.AvroSchema(Painted).encode(made).hex(),
+    }
+
+
+@program()
+def overridden_definitions(pulsar: ModuleType, env: Env) -> Observed:
+    schemas = pulsar.schema
+
+    class Whole(schemas.Record):  # type: ignore[misc, name-defined]
+        a = schemas.Long()
+
+        @classmethod
+        def schema(cls) -> Any:
+            return {**super().schema(), "doc": "mine"}
+
+    class Part(schemas.Record):  # type: ignore[misc, name-defined]
+        a = schemas.Long()
+
+        @classmethod
+        def schema_info(cls, defined_names: set[str]) -> Any:
+            made = super().schema_info(defined_names)
+            return {**made, "doc": "mine"} if isinstance(made, dict) else made
+
+    class Outer(schemas.Record):  # type: ignore[misc, name-defined]
+        one = Part()
+        two = Part()
+
+    kinds = (schemas.AvroSchema, schemas.JsonSchema)
+    return {
+        each.__name__: [json.loads(kind(each).schema_info().schema()) for kind in kinds]
+        for each in (Whole, Part, Outer)
+    }
+
+
+@program()
+def overridden_fields(pulsar: ModuleType, env: Env) -> Observed:
+    import datetime
+
+    schema = pulsar.schema
+
+    class Address(schema.String):  # type: ignore[misc, name-defined]
+        def validate_type(self, name: str, val: Any) -> Any:
+            val = super().validate_type(name, val)
+            if val is not None and "@" not in val:
+                raise ValueError(name)
+            return val
+
+    class Day(schema.String):  # type: ignore[misc, name-defined]
+        def validate_type(self, name: str, val: Any) -> Any:
+            return super().validate_type(name, val.isoformat() if isinstance(val, datetime.date) else val)
+
+    class Identifier(schema.String):  # type: ignore[misc, name-defined]
+        def schema_info(self, defined_names: set[str]) -> Any:
+            return {"type": "string", "avro.java.string": "String"}
+
+    class Timestamp(schema.Field):  # type: ignore[misc, name-defined]
+        def type(self) -> Any:
+            return {"type": "long", "logicalType": "timestamp-millis"}
+
+        def python_type(self) -> Any:
+            return datetime.datetime
+
+    class Mail(schema.Record):  # type: ignore[misc, name-defined]
+        to = Address()
+        day = Day()
+        id = Identifier()
+        at = Timestamp()
+
+    at = datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)
+    made = Mail(to="a@b", day=datetime.date(2024, 1, 2), id="1", at=at)
+    avro = schema.AvroSchema(Mail)
+    return {
+        "values": [made.to, made.day, made.id, str(made.at)],
+        "schema": Mail.schema(),
+        "avro": avro.encode(made).hex(),
+        "back": str(avro.decode(avro.encode(made)).at),
+        "address": env.error(lambda: Mail(to="nobody")),
+        "number": env.error(lambda: Mail(to=5)),
+        "time": env.error(lambda: Mail(at=5)),
+    }
+
+
+@program()
 def record_fields(pulsar: ModuleType, env: Env) -> Observed:
     schema = pulsar.schema
     inner, outer = _classes(schema)
