@@ -87,6 +87,7 @@ class LazyPartitionProducer(PartitionProducer):
         callback: SendCallback | None,
         *,
         flush: bool = False,
+        is_reserved: bool = False,
     ) -> Backpressure | None:
         """Add a message; return the backpressure when it was not accepted. Thread-safe, never blocks; starts the
         creation.
@@ -99,7 +100,7 @@ class LazyPartitionProducer(PartitionProducer):
                 full = self._put_aside(item) if waits else None
             if waits:
                 return full
-        return super().enqueue(payload, fields, extras, callback, flush=flush)
+        return super().enqueue(payload, fields, extras, callback, flush=flush, is_reserved=is_reserved)
 
     def enqueue_entry(
         self,
@@ -161,6 +162,7 @@ class LazyPartitionProducer(PartitionProducer):
             if self.state is State.FAILED:
                 # Not permanently: the next message tries again. Before the callbacks, which may send it.
                 self.state, self.failure = State.CONNECTING, None
+                self._attached.clear()
             # Any other error, too: the messages have no send time-out here.
             self._fail_waiting(error if isinstance(error, PulsarException) else _unforeseen(error, self.topic))
             return
@@ -184,15 +186,16 @@ class LazyPartitionProducer(PartitionProducer):
 
     def _pass(self, item: _Waiting) -> bool:
         """Send one waiting message; return False when it must wait for capacity again."""
-        self.client.memory.release(len(item.payload))
         try:
-            full = super().enqueue(item.payload, item.fields, item.extras, item.callback, flush=item.flush)
+            # Its bytes stay reserved: to reserve them again it could wait for memory that those behind it hold.
+            full = super().enqueue(
+                item.payload, item.fields, item.extras, item.callback, flush=item.flush, is_reserved=True
+            )
         except PulsarException as error:
+            self.client.memory.release(len(item.payload))
             self._tell(item, error)
             return True
         if full is not None:
-            # It was accepted before: one message over the limit rather than refused now.
-            self.client.memory.reserve(len(item.payload))
             full.wait_for_room(self._pass_on_soon)
         return full is None
 

@@ -330,12 +330,16 @@ class PartitionProducer(Handler):
         callback: SendCallback | None,
         *,
         flush: bool = False,
+        is_reserved: bool = False,
     ) -> Backpressure | None:
         """Add a message; return the backpressure when it was not accepted. Thread-safe, never blocks; `flush` closes
         its batch.
+
+        With `is_reserved` the caller has reserved its bytes of the memory limit, and keeps them if it is not accepted.
         """
         now = time.monotonic()
         memory = self.client.memory
+        size = 0 if is_reserved else len(payload)
         with self._lock:
             if self.state is not State.READY and self.state is not State.CONNECTING:
                 raise self._refusal()
@@ -343,7 +347,8 @@ class PartitionProducer(Handler):
             if self._max_pending and core.pending_messages >= self._max_pending:
                 self._write(core.close_batch())
                 return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
-            if self._counts_memory and not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
+            is_counted = self._counts_memory and not is_reserved
+            if is_counted and not memory.try_reserve(size) and not self._makes_room(size):
                 return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
@@ -353,11 +358,11 @@ class PartitionProducer(Handler):
                 if ready:
                     self._write(ready)
             except (NoRoomForChunks, NotRegistered) as missing:
-                memory.release(len(payload))
+                memory.release(size)
                 self._write(core.drain_fast_path())
                 return self._not_taken(missing)
             except BaseException as error:
-                self._not_added(len(payload), error)
+                self._not_added(size, error)
                 raise
             idle = not self._expiry_armed or (core.batch_is_open and not self._batch_timer_armed)
         if idle:
@@ -548,12 +553,15 @@ class PartitionProducer(Handler):
             except BaseException:
                 self._interrupted()
                 raise
-            if self.core.queue.ops:
-                self._flush_waiters.add(self.core.queue.ops[-1], done)
+            # Of a batch that could not be encoded, and so is in the queue no more.
+            error = self.core.failed[0][1] if self.core.failed else None
+            pending = self.core.queue.ops
+            if pending:
+                self._flush_waiters.add(pending[-1], done if error is None else partial(_fail, done, error))
                 done = _nothing
         self._fail_ended(ended)
         self._complete_failed()
-        done(None)
+        done(error)
 
     # --- receipts and errors ----------------------------------------------------------------------------------------
 
@@ -691,21 +699,23 @@ class PartitionProducer(Handler):
 
     def _batch_timer(self) -> None:
         ended: list[SendOp] = []
+        delay = None
         with self._lock:
             if not self.core.batch_is_open:
                 self._batch_timer_armed = False
                 self._give_back_ahead()
-                return
-            due = self.core.batch_due()
-            delay = due - time.monotonic()
-            if delay <= 0:
-                ended = self._remove_ended()
-                self._write(self.core.close_batch())
-                # Rearmed for one more round: under steady traffic the next batch then needs no wake-up.
-                delay = self.config.batching_max_publish_delay_ms / 1000
+            else:
+                delay = self.core.batch_due() - time.monotonic()
+                if delay <= 0:
+                    ended = self._remove_ended()
+                    self._write(self.core.close_batch())
+                    # Rearmed for one more round: under steady traffic the next batch then needs no wake-up.
+                    delay = self.config.batching_max_publish_delay_ms / 1000
         self._fail_ended(ended)
+        # Also those of a batch that a refused message has closed: nobody else completes them.
         self._complete_failed()
-        self.call_later(delay, self._batch_timer)
+        if delay is not None:
+            self.call_later(delay, self._batch_timer)
 
     def _expiry_timer(self) -> None:
         now = time.monotonic()
@@ -762,6 +772,13 @@ class PartitionProducer(Handler):
 
 def _nothing(_error: PulsarException | None) -> None:
     """Do nothing; replaces a callback that was passed on."""
+
+
+def _fail(
+    done: Callable[[PulsarException | None], None], error: PulsarException, _later: PulsarException | None
+) -> None:
+    """Call a callback with an error that came before the one, or the success, it is called with."""
+    done(error)
 
 
 def _all_done(waiters: list[Callable[[PulsarException | None], None]]) -> None:

@@ -18,6 +18,7 @@ from pulsar_native.exceptions import (
     AlreadyClosed,
     MemoryBufferIsFull,
     MessageTooBig,
+    NotConnected,
     ProducerBusy,
     ProducerQueueIsFull,
     PulsarException,
@@ -146,6 +147,16 @@ async def test_lazy_producer_limits_waiting_messages(lazy: Lazy) -> None:
     assert lazy.core.memory.used == 0
 
 
+async def test_lazy_producer_small_message_is_first(lazy: Lazy) -> None:
+    """The first message is smaller than what those behind it exceed the limit by."""
+    producer = await lazy.open()
+    waiting = [send(producer, payload) for payload in (bytes(10), bytes(985), bytes(700))]
+    assert lazy.core.memory.used == 1695
+    await lazy.answer()
+    assert await settled(*waiting) == [None] * 3
+    assert lazy.core.memory.used == 0
+
+
 async def test_lazy_producer_invalid_message_fails_alone(lazy: Lazy) -> None:
     lazy.core.memory.limit = 0
     producer = await lazy.open()
@@ -162,6 +173,9 @@ async def test_lazy_producer_retries_after_refusal(lazy: Lazy) -> None:
         await lazy.answer(pb.ProducerBusy)
         assert await settled(*refused) == [ProducerBusy] * 2
         assert lazy.core.memory.used == 0 and not producer.children[1].is_started and producer.is_connected
+        # Until a message starts the next try, others wait without holding up the loop.
+        with pytest.raises(NotConnected):
+            await producer.children[1].ready(0.01)
     taken = send(producer, b"z")
     await lazy.answer()
     assert await settled(taken) == [None] and lazy.sent() == [b"z"]

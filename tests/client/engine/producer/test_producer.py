@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import select
 import sys
 import threading
@@ -18,11 +19,12 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer import producer as producer_module
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
-from pulsar_native.enums import ProducerAccessMode, Result
+from pulsar_native.enums import CompressionType, ProducerAccessMode, Result
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ChecksumError,
     MemoryBufferIsFull,
+    MessageTooBig,
     NotAllowedError,
     NotConnected,
     ProducerBusy,
@@ -139,6 +141,48 @@ def send_in(producer: TopicProducer, transaction: TransactionCore, payload: byte
     )
     assert full is None
     return future
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("closes", ["memory", "queue", "flush", "flush_behind"])
+async def test_batch_not_encoded_fails_its_messages(closes: str, fake: FakeBroker, cores: Cores) -> None:
+    """Its callbacks are called, and its memory released, whatever has closed it; a flush raises its error."""
+    core = cores(fake.url, memory_limit_bytes=4 << 20 if closes == "memory" else 0, **FAST)
+    batching: dict[str, Any] = {
+        "batching_enabled": True,
+        "batching_max_publish_delay_ms": 200,
+        "batching_max_allowed_size_in_bytes": 6 << 20,
+        "compression_type": CompressionType.LZ4,
+    }
+    producer = await producer_of(core, max_pending_messages=2 if closes == "queue" else 1000, **batching)
+    loop = asyncio.get_running_loop()
+    flushed: list[asyncio.Future[PulsarException | None]] = []
+
+    def flush() -> None:
+        done: asyncio.Future[PulsarException | None] = loop.create_future()
+        flushed.append(done)
+        only(producer).flush_then(lambda error: loop.call_soon_threadsafe(done.set_result, error) and None)
+
+    before = [send(producer, b"before")] if closes == "flush_behind" else []
+    if before:
+        flush()
+    # Each of them fits; the batch of both does not, as noise becomes larger when it is compressed.
+    noise = random.Random(0).randbytes(2_615_000)
+    outcomes = [send(producer, noise) for _ in range(2)]
+    if closes.startswith("flush"):
+        flush()
+    else:
+        refused = producer.enqueue(b"x", b"", None, None)
+        assert refused is not None
+        assert isinstance(refused.error, MemoryBufferIsFull if closes == "memory" else ProducerQueueIsFull)
+    assert [type(error) for error, _ in await settled(outcomes)] == [MessageTooBig] * 2
+    assert [error for error, _ in await settled(before)] == [None] * len(before)
+    errors = await asyncio.wait_for(asyncio.gather(*flushed), 10)
+    assert [type(error) for error in errors] == {
+        "flush": [MessageTooBig],
+        "flush_behind": [type(None), MessageTooBig],
+    }.get(closes, [])
+    nothing_left(core, producer)
 
 
 @pytest.mark.asyncio
