@@ -23,9 +23,12 @@ class PulsarException(Exception):
         request_id: number of the protocol request, for comparing with the broker's log.
         attempts: how often the operation was tried.
         retryable: whether the same call may succeed later without any change.
+        may_be_stored: whether the broker may have stored the message that the error is about: it was written to a
+            connection that was lost before the receipt.
     """
 
     retryable: bool = False
+    may_be_stored: bool = False
     result: Result = Result.UnknownError
 
     def __init__(

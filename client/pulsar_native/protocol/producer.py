@@ -133,9 +133,8 @@ class ProducerCore:
                 self._next_sequence_id = last_sequence_id + 1
 
     def disconnected(self) -> None:
-        """Record the loss of the connection: pending entries of transactions may be stored."""
-        if self.transactions:
-            self.queue.disconnected()
+        """Record the loss of the connection: pending entries may be stored."""
+        self.queue.disconnected()
 
     def _room_of_a_batch(self) -> int:
         encryption = 0 if self._encryptor is None else self._encryptor.overhead

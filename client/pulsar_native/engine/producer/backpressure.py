@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -108,6 +109,13 @@ def may_be_stored(topic: str, reason: str) -> PulsarException:
     )
 
 
+def as_unconfirmed(error: PulsarException) -> PulsarException:
+    """Return a copy of an error of the producer, for a message that the broker may have stored before."""
+    unconfirmed = copy.copy(error)
+    unconfirmed.may_be_stored = True
+    return unconfirmed
+
+
 def overtaken(topic: str) -> PulsarException:
     """Return the error for a resent message of a transaction that the broker dropped as older than plain ones."""
     return NotConnected(
@@ -123,12 +131,14 @@ def incomplete(topic: str) -> PulsarException:
 
     It had, where deduplication was switched off since; not where it had counted an earlier chunk as the message.
     """
-    return NotConnected(
+    error = NotConnected(
         "The broker had counted the message in chunks as stored, so that only its last chunk was sent, and then it "
         "stored that, as when deduplication was switched off meanwhile: the message may be stored whole or not. See "
         "whether consumers get it; only if not, send it again with a new sequence id",
         topic=topic,
     )
+    error.may_be_stored = True
+    return error
 
 
 def lost_to_deduplication(topic: str) -> PulsarException:

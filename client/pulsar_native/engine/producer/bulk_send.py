@@ -27,7 +27,7 @@ from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.send_op import Callback
 from pulsar_native.protocol.transaction import TransactionCore
 
-# With these the broker may have stored the message and only its receipt is missing.
+# With these, too, the broker may have stored the message and only its receipt is missing.
 _UNCONFIRMED = (Timeout, AlreadyClosed)
 _MAX_SLICE = 10_000
 
@@ -287,7 +287,8 @@ class BulkSend:
             if self.ids.get(row) is not None:
                 kinds.append(0)
             else:
-                kinds.append(1 if isinstance(self._errors.get(number), _UNCONFIRMED) else 2)
+                error = self._errors.get(number)
+                kinds.append(1 if isinstance(error, _UNCONFIRMED) or getattr(error, "may_be_stored", False) else 2)
         return _ranges(kinds, 0), _ranges(kinds, 1), _ranges(kinds, 2)
 
 

@@ -693,7 +693,7 @@ class PartitionProducer(Handler):
             self._give_back_ahead()
         self._complete_failed()
         for op in ops:
-            self._completed(op, error, None)
+            self._completed(op, backpressure.as_unconfirmed(error) if op.may_be_stored else error, None)
 
     # --- timers ---------------------------------------------------------------------------------------------------
 

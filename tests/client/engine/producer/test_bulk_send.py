@@ -15,14 +15,14 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice, slice_size
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.enums import BatchingType
-from pulsar_native.exceptions import BulkSendError, NotAllowedError, ProducerQueueIsFull
+from pulsar_native.exceptions import BulkSendError, NotAllowedError, ProducerQueueIsFull, TopicTerminated
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
-from support.fake_broker import FakeBroker, Peer, frame, swallow
+from support.fake_broker import FakeBroker, Peer, failure, frame, swallow
 
 Cores = Callable[..., ClientCore]
 TOPIC = "persistent://public/default/t"
@@ -196,6 +196,26 @@ async def test_bulk_closed_producer_leaves_rows_unconfirmed(fake: FakeBroker, co
     with pytest.raises(BulkSendError) as caught:
         work.result()
     assert (caught.value.unconfirmed, caught.value.not_stored) == ((range(4),), ())
+
+
+async def test_bulk_refused_reconnect_leaves_rows_unconfirmed(fake: FakeBroker, cores: Cores) -> None:
+    """The broker may have stored what was written before; what was never written it has not."""
+    fake.answers[Kind.SEND] = swallow
+    producer = await producer_of(cores(fake.url), max_pending_messages=8)
+    work = BulkSend(producer)
+    work.add(rows([b"%d" % row for row in range(12)]))
+    assert work.push() is not None
+    (seen, _) = await asyncio.to_thread(fake.wait, Kind.SEND, 2)
+    fake.answers[Kind.PRODUCER] = lambda _peer, command: [
+        failure(command.producer.request_id, pb.TopicTerminatedError, "no more messages")
+    ]
+    seen.peer.close()
+    await sent(work)
+    with pytest.raises(BulkSendError) as caught:
+        work.result()
+    assert isinstance(caught.value.__cause__, TopicTerminated)
+    assert (caught.value.stored, caught.value.unconfirmed) == ((), (range(8),))
+    assert caught.value.not_stored == (range(8, 12),)
 
 
 async def test_bulk_bad_first_item_raises_itself(fake: FakeBroker, cores: Cores) -> None:
