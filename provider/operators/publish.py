@@ -33,7 +33,7 @@ from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import secrets, validation
-from pulsar_native.jobs.publish_options import checked
+from pulsar_native.jobs.publish_options import check_keeps_nothing, checked
 from pulsar_native.jobs.publishing import PublishIncomplete, PublishJob, PublishOptions, Surroundings
 from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, format_of
 
@@ -412,8 +412,7 @@ class PublishOperator(LineageMethods, CheckedArguments, BaseOperator):
         """Raise for options that a non-persistent topic does not support."""
         if self.deduplicate is True:
             validation.refuse("a non-persistent topic has no deduplication: pass deduplicate='auto' or False")
-        if self.create_subscription or self.retention_minutes or self.retention_mb:
-            validation.refuse("a non-persistent topic keeps nothing: leave create_subscription and retention out")
+        check_keeps_nothing(self.create_subscription, self.retention_minutes, self.retention_mb)
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from pyarrow import parquet
 
-from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition
+from pulsar_native import AdminClient, Client, ConsumerType, CryptoKeyReader, InitialPosition
 from pulsar_native.schema import AvroSchema, ProtobufSchema
 from support.brokers import Broker, NewTopic
 from support.cli import Outcome, run
+from support.key_files import key_pair
 from support.processes import child_process
 from support.until import wait_until
 
@@ -275,6 +276,25 @@ def test_undecodable_schema_leaves_the_payload(cli: Cli, topic: NewTopic, broker
     for number, output in enumerate((["--as", "value"], ["--format", r"%s\n"])):
         found = cli("consume", name, "-s", f"s{number}", *output)
         assert (found.code, found.out) == (0, b"\n\x05hello\n"), found.err
+
+
+def test_encrypted_message_is_shown_as_it_is(cli: Cli, topic: NewTopic, broker: Broker, tmp_path: Path) -> None:
+    name, keys = topic(), key_pair(tmp_path)
+    with Client(broker.service_url) as client:
+        reader = CryptoKeyReader(*keys)
+        client.create_producer(name, crypto_key_reader=reader, encryption_key="k").send(b"hello")
+    for command in ("tail", "peek"):
+        (line,) = cli(command, name).lines
+        assert line["encoding"] == "base64" and line["error"].startswith("The message is encrypted")
+        assert cli(command, name, "--as", "value").out == b""
+    found = cli("consume", name, "-s", "s")
+    assert found.code == 4 and "the option private_keys of pulsar_native.jobs" in found.err
+
+
+def test_publish_keeps_nothing_on_non_persistent_topic(cli: Cli, topic: NewTopic) -> None:
+    name = topic().replace("persistent://", "non-persistent://")
+    found = cli("publish", name, "-m", "a", "--create-subscription", "s")
+    assert found.code == 2 and "keeps nothing: leave --create-subscription out" in found.err
 
 
 def test_tail_leaves_nothing_and_creates_nothing(cli: Cli, topic: NewTopic, broker: Broker) -> None:

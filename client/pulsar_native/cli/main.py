@@ -224,6 +224,9 @@ _SPELLINGS = {
     "create_subscription='NAME'": "--create-subscription NAME",
     ", retention_minutes=… for readers and loads": "",
     "choose subscription_type='Shared'": "choose --type shared",
+    "leave create_subscription and retention out": "leave --create-subscription out",
+    "Give private_keys with the keys they were encrypted for": "The command line has no keys: consume them by a "
+    "program, with the option private_keys of pulsar_native.jobs",
     "receive with client.subscribe()": "follow it with tail -n 0 --follow",
     "within send_timeout_seconds": "within --send-timeout",
     "give file_format, ": "give --input-format, ",

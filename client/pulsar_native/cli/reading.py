@@ -335,11 +335,15 @@ class _Reading:
         return list(dict.fromkeys(names))
 
     def _reader(self, client: Client, name: str, start: MessageId, *, inclusive: bool = True) -> Reader:
+        from pulsar_native.enums import ConsumerCryptoFailureAction as OnFailure
         from pulsar_native.jobs.codecs import WriterSchema
 
+        is_json = records.is_json(self._options)
         return client.create_reader(
             name,
             start,
+            # A line says that its message is encrypted; an encrypted payload as it is would say nothing.
+            crypto_failure_action=OnFailure.CONSUME if is_json else OnFailure.FAIL,
             schema=WriterSchema() if self._needs_schema else None,
             receiver_queue_size=_QUEUE,
             start_message_id_inclusive=inclusive,

@@ -24,6 +24,7 @@ FORMATS = ("jsonl", "value")
 _ESCAPED = re.compile(r"()\\(x[0-9a-fA-F]{2}|.)|([^\\]+)", re.DOTALL)
 _TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_ENCRYPTED = "The message is encrypted, and the command line has no keys"
 Render = Callable[["Message"], bytes]
 
 
@@ -65,6 +66,9 @@ def render_of(options: argparse.Namespace) -> Render:
 
 def safe_line(message: Message, decoder: str) -> bytes:
     """Return a message as a JSON line; one whose value cannot be decoded has base64 and the field `error`."""
+    encryption = message.encryption_context()
+    if encryption is not None and encryption.is_decryption_failed():
+        return json_line({**record_of(message, "bytes"), "error": _ENCRYPTED})
     try:
         return json_line(record_of(message, decoder))
     except (PulsarException, ValueError, RecursionError) as error:

@@ -37,6 +37,12 @@ def checked(name: str, value: Any) -> Any:
     return value
 
 
+def check_keeps_nothing(*kept: object) -> None:
+    """Raise ValueError if one of the options that keep messages is given; for a non-persistent topic."""
+    if any(kept):
+        validation.refuse("a non-persistent topic keeps nothing: leave create_subscription and retention out")
+
+
 def _check_retention(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value == 0:
         validation.refuse(f"{name} must be a whole number from 1, or -1 for no limit, not {value!r}")

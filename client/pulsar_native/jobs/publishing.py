@@ -33,7 +33,7 @@ from pulsar_native.jobs.publication import (
     restarted,
     shown_ids,
 )
-from pulsar_native.jobs.publish_options import CHECKED, checked
+from pulsar_native.jobs.publish_options import CHECKED, check_keeps_nothing, checked
 from pulsar_native.jobs.publish_result import PublishResult
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class PublishOptions:
     def __post_init__(self) -> None:
         for name in CHECKED:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
+        if self.topic.startswith("non-persistent://"):
+            check_keeps_nothing(self.create_subscription, self.retention_minutes, self.retention_mb)
 
 
 class PublishIncomplete(Exception):
