@@ -2,8 +2,8 @@
 """Run the tests: the checks, and each suite in its own environment, against real brokers.
 
 `dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks. Most
-suites wait more than they compute: three run at a time, each with a broker of its own, the checks beside the first.
-They print their output when they end, and until then a line a minute.
+suites wait more than they compute: two run at a time, each with a broker of its own, the checks beside the first. They
+print their output when they end, and until then a line a minute.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
 skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
 count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
@@ -36,8 +36,8 @@ from environments import ROOT, python_of
 
 RESULTS = ROOT / ".results"
 
-# Suites that run at a time, where there are two cores: each waits, for brokers and time-outs, much of its time.
-JOBS = 3 if (os.cpu_count() or 1) > 1 else 1
+# Suites that run at a time, where there are two cores.
+JOBS = 2 if (os.cpu_count() or 1) > 1 else 1
 _PROGRESS_SECONDS = 60
 # A suite that prints nothing for so long does not go on: more than any test may take (tests/conftest.py).
 _IDLE_SECONDS = 1500
