@@ -277,7 +277,7 @@ def test_failures_are_shown_at_the_end(
 def test_stuck_test_ends_its_process(tmp_path: Path, text: str, place: str) -> None:
     (tmp_path / "conftest.py").write_text(_LIMITED.format(root=ROOT))
     (tmp_path / "test_stuck.py").write_text(text)
-    settings = f"timeout = 2\ntimeout_method = signal\npythonpath = {ROOT / 'tests'}\n"
+    settings = f"timeout = 2\ntimeout_method = signal\npythonpath = {ROOT / 'tests'} {ROOT / 'dev'}\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
