@@ -75,12 +75,13 @@ def left_over_chunk(pulsar: ModuleType, env: Env) -> Observed:
     for _ in range(2):
         # The second time all are dropped as duplicates, of the large one only the last chunk.
         producer = client.create_producer(topic, producer_name="p", chunking_enabled=True)
-        ids += [producer.send(content, sequence_id=number) for number, content in enumerate((b"x" * 6_000_000, b"y"))]
+        contents = ((1, b"x" * 6_000_000), (2, b"y"))
+        ids += [producer.send(content, sequence_id=number) for number, content in contents]
         producer.close()
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    contents = [text(reader.read_next(10_000).data()[:1]) for _ in range(2)]
+    found = [text(reader.read_next(10_000).data()[:1]) for _ in range(2)]
     behind = client.create_reader(topic, ids[1])
-    return {"contents": contents, "available": behind.has_message_available()}
+    return {"contents": found, "available": behind.has_message_available()}
 
 
 @program()
