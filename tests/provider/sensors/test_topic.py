@@ -45,12 +45,12 @@ pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
 
 def send(client: Client, topic: str, count: int, *, batch: int = 100, first: int = 0, name: str | None = None) -> None:
-    """Publish numbered messages, with their numbers as sequence ids."""
+    """Publish numbered messages, with their numbers from 1 on as sequence ids: 0 means none."""
     producer = client.create_producer(
         topic, producer_name=name, batching_enabled=batch > 1, batching_max_messages=batch, block_if_queue_full=True
     )
     for number in range(first, first + count):
-        producer.send_async(b"x", None, sequence_id=number)
+        producer.send_async(b"x", None, sequence_id=number + 1)
     producer.flush()
     producer.close()
 
