@@ -128,7 +128,7 @@ class Hours:
     def load(self, hour: int, seconds: float | None = None) -> list[int]:
         """Load an hour, and move the subscription; return the times of its messages, in the order of the topic.
 
-        The plan is from so many seconds after the end of the hour, None for now.
+        The plan was made `seconds` after the end of the hour; without them, when this is called.
         """
         options = ReadOptions.parse(
             {
