@@ -517,6 +517,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
+    if options.long:
+        # Of each property, as many examples as Hypothesis tries by default (tests/conftest.py).
+        os.environ.setdefault("PULSAR_TEST_PROFILE", "long")
     try:
         suites = choose(options.suites, options.missing, slow=options.long)
         with_checks = not options.suites and not options.missing and not options.coverage

@@ -157,7 +157,8 @@ except ImportError:  # the environments of Spark, Airflow and the browser have n
     pass
 else:
     # Two busy cores say nothing about the code: no test fails because an example took long.
-    settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    # For `make test-quick`: the same properties, tried with a tenth of the examples.
-    settings.register_profile("quick", parent=settings.get_profile("house"), max_examples=10)
-    settings.load_profile(os.environ.get("PULSAR_TEST_PROFILE", "house"))
+    settings.register_profile("long", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+    # Examples are drawn at random: what one run does not try, another one does.
+    for _profile, _examples in (("ordinary", 30), ("quick", 10)):
+        settings.register_profile(_profile, parent=settings.get_profile("long"), max_examples=_examples)
+    settings.load_profile(os.environ.get("PULSAR_TEST_PROFILE", "ordinary"))

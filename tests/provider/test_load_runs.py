@@ -98,6 +98,7 @@ HOURLY = 'CronDataIntervalTimetable("0 * * * *", timezone="UTC")'
 # ---- intervals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.proves("A27")
 def test_hourly_runs_load_each_row_once(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "hourly")
@@ -263,6 +264,7 @@ def test_timed_out_load_ends_and_leaves_nothing(
     assert rows(tmp_path, "out") == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("A27")
 def test_two_loads_at_once_leave_one_whole_output(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "twice")

@@ -79,6 +79,7 @@ def test_example_events_load_every_order_once(
     assert {run.wait().state for run in airflow.runs(dag_id)} == {"success"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.proves("A27", "A30")
 def test_example_hours_are_backfilled(airflow: AirflowStack, default_broker: Broker) -> None:

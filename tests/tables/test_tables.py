@@ -136,6 +136,12 @@ def loads(
     return Loads(spark, broker, tmp_path, topic(), request.param)
 
 
+# What a load does is the same for both formats, and Delta takes several seconds for each.
+delta_if_slow = pytest.mark.parametrize(
+    "loads", [pytest.param("delta", marks=pytest.mark.slow), "iceberg"], indirect=True
+)
+
+
 def test_table_overwrite_replaces_its_interval(loads: Loads) -> None:
     first, _ = loads.publish(1, 2, 3)
     second, _ = loads.publish(4, 5)
@@ -182,6 +188,7 @@ def test_table_merge_adds_each_message_once(loads: Loads) -> None:
     assert loads.numbers() == [1, 2, 3, 4, 5] and loads.staged() == []
 
 
+@delta_if_slow
 def test_table_overwrite_keeps_other_topics(loads: Loads, topic: NewTopic) -> None:
     first, name = loads.topic, topic()
     start = {"startingTime": loads.publish(1, 2)[0]["startingTime"]}
@@ -193,6 +200,7 @@ def test_table_overwrite_keeps_other_topics(loads: Loads, topic: NewTopic) -> No
     assert loads.numbers() == [1, 2, 3]
 
 
+@delta_if_slow
 def test_table_overwrite_replaces_new_partitions(loads: Loads, topic: NewTopic) -> None:
     loads.topic = topic(partitions=2)
     interval, _ = loads.publish(*range(8))
@@ -201,6 +209,7 @@ def test_table_overwrite_replaces_new_partitions(loads: Loads, topic: NewTopic) 
     assert loads.numbers() == list(range(8))
 
 
+@delta_if_slow
 def test_table_overwrite_keeps_dead_letters(loads: Loads, topic: NewTopic) -> None:
     orders = topic(partitions=4)
     # The name of a dead-letter topic of one partition, by default.
@@ -212,6 +221,7 @@ def test_table_overwrite_keeps_dead_letters(loads: Loads, topic: NewTopic) -> No
     assert loads.numbers() == list(range(5)) and loads.staged() == []
 
 
+@delta_if_slow
 def test_table_overwrite_keeps_other_partitions(loads: Loads, topic: NewTopic) -> None:
     first, second = topic(partitions=4), topic(partitions=4)
     interval = loads.publish_each(*partitions_of(first, 4), *partitions_of(second, 4))
@@ -243,6 +253,7 @@ def test_iceberg_files_of_unknown_topics_are_replaced(
     assert loads.numbers() == [1, 2, 3]
 
 
+@delta_if_slow
 @pytest.mark.parametrize("mode", ["overwrite", "merge"])
 def test_table_of_values_staged_by_the_tasks(loads: Loads, mode: str) -> None:
     first, _ = loads.publish(1, 2)

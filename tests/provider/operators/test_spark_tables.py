@@ -91,7 +91,8 @@ def versions(kind: str, table: str, folder: Path) -> list[list[dict[str, Any]]]:
     return [[json.loads(row) for row in rows] for rows in json.loads(lines[0].removeprefix("VERSIONS "))]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("delta", marks=pytest.mark.slow), "iceberg"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.proves("A22")
 def test_load_into_table_again_leaves_same_rows(kind: str, broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
     name, table = topic(partitions=2), "lake.sales.orders"
