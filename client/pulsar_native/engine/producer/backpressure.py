@@ -110,8 +110,9 @@ def may_be_stored(topic: str, reason: str) -> PulsarException:
 
 
 def as_unconfirmed(error: PulsarException) -> PulsarException:
-    """Return a copy of an error of the producer, for a message that the broker may have stored before."""
+    """Return a copy of an error, which others may share, for a message that the broker may have stored before."""
     unconfirmed = copy.copy(error)
+    unconfirmed.__cause__ = error.__cause__
     unconfirmed.may_be_stored = True
     return unconfirmed
 

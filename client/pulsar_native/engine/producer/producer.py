@@ -665,6 +665,8 @@ class PartitionProducer(Handler):
             self.client.memory.release(op.size)
         if error is not None:
             self.failed_messages += op.count
+            if op.may_be_stored:
+                error = backpressure.as_unconfirmed(error)
         if self.stats is not None:
             self.stats.completed(op, error is not None, time.monotonic())
         op.complete(error, place, self.core.topic)
@@ -693,7 +695,7 @@ class PartitionProducer(Handler):
             self._give_back_ahead()
         self._complete_failed()
         for op in ops:
-            self._completed(op, backpressure.as_unconfirmed(error) if op.may_be_stored else error, None)
+            self._completed(op, error, None)
 
     # --- timers ---------------------------------------------------------------------------------------------------
 

@@ -218,6 +218,30 @@ async def test_bulk_refused_reconnect_leaves_rows_unconfirmed(fake: FakeBroker, 
     assert caught.value.not_stored == (range(8, 12),)
 
 
+async def test_bulk_refused_resend_leaves_rows_unconfirmed(fake: FakeBroker, cores: Cores) -> None:
+    """A broker that refuses the resent entry may have stored it before the connection was lost."""
+
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        error = pb.CommandSendError(
+            producer_id=command.send.producer_id, sequence_id=3, error=pb.NotAllowedError, message="no"
+        )
+        return [frame(Kind.SEND_ERROR, send_error=error)]
+
+    fake.answers[Kind.SEND] = swallow
+    work = BulkSend(await producer_of(cores(fake.url, starting_backoff_interval_ms=20)))
+    work.add(rows([b"%d" % row for row in range(4)]))
+    assert work.push() is None
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.SEND)
+    fake.answers[Kind.SEND] = refuse
+    seen.peer.close()
+    await sent(work)
+    with pytest.raises(BulkSendError) as caught:
+        work.result()
+    cause = caught.value.__cause__
+    assert isinstance(cause, NotAllowedError) and cause.may_be_stored
+    assert (caught.value.stored, caught.value.unconfirmed, caught.value.not_stored) == ((), (range(4),), ())
+
+
 async def test_bulk_bad_first_item_raises_itself(fake: FakeBroker, cores: Cores) -> None:
     def broken() -> Iterator[Slice]:
         raise KeyError("of the application")
