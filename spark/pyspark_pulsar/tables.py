@@ -26,6 +26,9 @@ OVERWRITE, MERGE = "overwrite", "merge"
 IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
 # Of Iceberg's error for a condition that may select a part of a file's rows only.
 _NOT_WHOLE = "Cannot delete file where some"
+# Setting of a session by which a merge into a Delta table adds the columns of the rows.
+_ADDS_COLUMNS = "spark.databricks.delta.schema.autoMerge.enabled"
+_NEW, _ABSENT = "not in the table", "only in the table"
 _TABLE_ONLY = ("table", "mode", "replace_where")
 # A class of each format's package, and the package.
 _PACKAGES = {
@@ -200,10 +203,20 @@ class Table:
 
     def _names(self, rows: DataFrame) -> list[str]:
         """Return the topics, partitions by their own names, of the rows, and of those in the table to be replaced."""
-        read = self._spark.read
-        table = read.table(self._options.name) if self._options.name else read.format(DELTA).load(self._path)
-        found = table.where(str(self._condition)).select("__topic").union(rows.select("__topic")).distinct().collect()
+        found = (
+            self._present()
+            .where(str(self._condition))
+            .select("__topic")
+            .union(rows.select("__topic"))
+            .distinct()
+            .collect()
+        )
         return sorted(row[0] for row in found)
+
+    def _present(self) -> DataFrame:
+        """Return the rows that the table has."""
+        read = self._spark.read
+        return read.table(self._options.name) if self._options.name else read.format(DELTA).load(self._path)
 
     def _replaces(self, writer: DataFrameWriterV2, condition: str) -> bool:
         """Replace the rows of a condition; return False where it may select a part of a file only, as Iceberg sees."""
@@ -241,6 +254,7 @@ class Table:
         )
 
     def _merge(self, rows: DataFrame) -> None:
+        self._check_columns(rows)
         target = self._options.name or f"delta.`{self._path}`"
         same = " AND ".join(f"old.`{name}` = new.`{name}`" for name in IDENTITY)
         self._spark.sql(
@@ -248,3 +262,20 @@ class Table:
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
             new=rows,
         )
+
+    def _check_columns(self, rows: DataFrame) -> None:
+        """Raise `InvalidConfiguration` unless rows to be merged have just the table's columns.
+
+        A merge ignores those that the table does not have, unless Delta Lake adds them.
+        """
+        if self._options.format == DELTA and self._spark.conf.get(_ADDS_COLUMNS, "false") == "true":
+            return
+        given, present = ({name.lower(): name for name in frame.columns} for frame in (rows, self._present()))
+        new = [name for folded, name in given.items() if folded not in present]
+        absent = [name for folded, name in present.items() if folded not in given]
+        if new or absent:
+            found = [f"{', '.join(names)} {which}" for names, which in ((new, _NEW), (absent, _ABSENT)) if names]
+            raise InvalidConfiguration(
+                f"Rows cannot be merged into the table: {'; '.join(found)}. Change the table (ALTER TABLE), or the "
+                "load's columns"
+            )

@@ -286,6 +286,43 @@ def test_table_of_other_columns_is_refused(loads: Loads, changed: str) -> None:
     assert loads.numbers() == [1, 2] and loads.staged() == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ({}, {"extra": "number + 1"}, "extra not in the table"),
+        ({"extra": "number + 1"}, {}, "extra only in the table"),
+    ],
+    ids=["new", "absent"],
+)
+def test_table_merge_of_other_columns_is_refused(
+    loads: Loads, first: dict[str, str], second: dict[str, str], reason: str
+) -> None:
+    """A merge by itself leaves a new column out, and says nothing."""
+    merge = {"mode": "merge"}
+    loads.run(loads.publish(1, 2)[0], merge, derive=first)
+    late, _ = loads.publish(3)
+    with pytest.raises(InvalidConfiguration, match=reason):
+        loads.run(late, merge, derive=second)
+    assert loads.numbers() == [1, 2] and loads.staged() == []
+    # Names of columns have no case.
+    loads.run(late, merge, derive={name.upper(): text for name, text in first.items()})
+    assert loads.numbers() == [1, 2, 3]
+
+
+def test_delta_merge_adds_columns_if_session_says(
+    spark: SparkSession, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    loads = Loads(spark, broker, tmp_path, topic(), "delta")
+    loads.run(loads.publish(1)[0], {"mode": "merge"})
+    late, _ = loads.publish(2)
+    spark.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+    try:
+        loads.run(late, {"mode": "merge"}, derive={"extra": "number + 1"})
+    finally:
+        spark.conf.unset("spark.databricks.delta.schema.autoMerge.enabled")
+    assert [row["extra"] for row in loads.rows()] == [None, 3]
+
+
 def test_table_created_meanwhile_may_be_retried(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.errors import AnalysisException
 
