@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from pulsar_native.jobs.batch import CutEntries
-    from pulsar_native.jobs.consuming import ConsumeJob, ConsumeSettings
+    from pulsar_native.jobs.consume_settings import ConsumeSettings
+    from pulsar_native.jobs.consuming import ConsumeJob
 
 CUT_KEY = "consume_cut_entries"
 """The XCom for the next run: which messages of batch entries, cut by `max_messages`, this run holds.

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import Message
-    from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
+    from pulsar_native.jobs.consume_settings import ConsumeCallbacks, ConsumeSettings
+    from pulsar_native.jobs.consuming import ConsumeJob
     from pulsar_native.jobs.part_files import PartLimits
 
 # Readers would unpack such a file by its name.
@@ -362,7 +363,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         """
         from airflow_provider_pulsar.deployment import deployment_id
         from pulsar_native.jobs.batch import BatchLimits
-        from pulsar_native.jobs.consuming import ConsumeSettings
+        from pulsar_native.jobs.consume_settings import ConsumeSettings
         from pulsar_native.jobs.dead_letters import DeadLetterOptions
 
         self._given.check(self)
@@ -481,7 +482,7 @@ class ConsumeBatchOperator(LineageMethods, CheckedArguments, BaseOperator):
         return f"Consuming {self.topic_pattern or self.topic} as {self.subscription}"
 
     def _callbacks(self, context: Context, hook: PulsarHook) -> ConsumeCallbacks:
-        from pulsar_native.jobs.consuming import ConsumeCallbacks
+        from pulsar_native.jobs.consume_settings import ConsumeCallbacks
 
         def names(namespace: str) -> Sequence[str]:
             admin = hook.get_admin()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from pulsar_native import Client
-    from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
+    from pulsar_native.jobs.consume_settings import ConsumeCallbacks, ConsumeSettings
+    from pulsar_native.jobs.consuming import ConsumeJob
     from pulsar_native.jobs.interfaces import JobState
     from pulsar_native.jobs.sql_sink import SqlSink
 
@@ -227,7 +228,7 @@ class PulsarToSqlOperator(ConsumeBatchOperator):
         )
 
     def _state(self, context: Context, settings: ConsumeSettings, database: DbApiHook, connection: Any) -> JobState:
-        from pulsar_native.jobs.consuming import ORDERED
+        from pulsar_native.jobs.consume_options import ORDERED
         from pulsar_native.jobs.sql_sink import SqlBatchState, StateTable
 
         if self.state_table is None:

@@ -18,7 +18,8 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.batch import BatchLimits, CutEntries
 from pulsar_native.jobs.batch_output import IF_EXISTS
 from pulsar_native.jobs.consume_options import INITIAL_POSITIONS, SUBSCRIPTION_TYPES
-from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
+from pulsar_native.jobs.consume_settings import ConsumeCallbacks, ConsumeSettings
+from pulsar_native.jobs.consuming import ConsumeJob
 from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import counted
 from pulsar_native.jobs.file_state import FileState, MemoryState

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pulsar_native import ConsumerType, InitialPosition
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
+# Those that deliver the messages of a partition in order.
+ORDERED = ("exclusive", "failover")
 INITIAL_POSITIONS = ("earliest", "latest")
 DECODERS = ("auto", "json", "text", "bytes")
 

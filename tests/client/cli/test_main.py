@@ -23,7 +23,7 @@ from pulsar_native.cli.errors import ConditionNotMet, ExitCode, UsageError
 from pulsar_native.cli.main import COMMANDS, main, parser
 from pulsar_native.exceptions import AuthenticationError, ConnectError, SubscriptionNotFound, TopicNotFound
 from pulsar_native.jobs import topic_setup
-from pulsar_native.jobs.consuming import ConsumeSettings
+from pulsar_native.jobs.consume_settings import ConsumeSettings
 from pulsar_native.jobs.deduplication import Deduplication
 from pulsar_native.jobs.publishing import PublishIncomplete, PublishOptions
 from support.cli import run

@@ -20,15 +20,8 @@ from pulsar_native import AdminClient, Client, ConsumerBusy, ConsumerType, Initi
 from pulsar_native.exceptions import NotConnected, Timeout
 from pulsar_native.jobs import busy, consuming
 from pulsar_native.jobs.batch import BatchLimits
-from pulsar_native.jobs.consuming import (
-    BatchElsewhere,
-    ConsumeCallbacks,
-    ConsumeJob,
-    ConsumeSettings,
-    OutputLost,
-    SourceChanged,
-    TopicRecreated,
-)
+from pulsar_native.jobs.consume_settings import ConsumeCallbacks, ConsumeSettings
+from pulsar_native.jobs.consuming import BatchElsewhere, ConsumeJob, OutputLost, SourceChanged, TopicRecreated
 from pulsar_native.jobs.dead_letters import DeadLetterOptions
 from pulsar_native.jobs.failures import JobRefused, is_permanent
 from support.brokers import Broker, NewTopic
